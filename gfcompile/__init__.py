@@ -1,0 +1,23 @@
+"""gfcompile: compile a CNN's training step, with gradient filtering, for small devices."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gfcompile.api import CompiledStep, compile, load
+    from gfcompile.optimizers import SGD
+
+__version__ = "0.1.0"
+__all__ = ["SGD", "CompiledStep", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch and tvm only when the compiler is used: `gfcompile --help` should be instant."""
+    if name == "SGD":
+        from gfcompile.optimizers import SGD
+
+        return SGD
+    if name in __all__:
+        from gfcompile import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'gfcompile' has no attribute {name!r}")

@@ -1,0 +1,124 @@
+"""Write the traced graph in fewer words.
+
+    alias(x), clone(x), detach(x)   ==>  x
+    _assert_tensor_metadata(x)      ==>  (nothing)
+    batch norm, running statistics  ==>  x*scale + shift, scale and shift from the statistics
+    batch norm, batch statistics    ==>  mean and variance, the same, and the statistics' update
+
+Exact up to float rounding. Refuses nothing: what it does not know it leaves.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+
+from gfcompile.passes.base import Found, Pass, emit, shape_of
+from gfcompile.step import Step
+
+aten = torch.ops.aten
+IDENTITIES = {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
+ASSERTIONS = {aten._assert_tensor_metadata.default}
+BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
+BATCH_NORM_TRAIN = aten._native_batch_norm_legit_functional.default
+
+
+class Canonicalize(Pass):
+    """Remove identities and spell batch norm out."""
+
+    name: ClassVar[str] = "canonicalize"
+
+    def find(self, step: Step) -> Found:
+        for node in step.body.graph.nodes:
+            if node.target in IDENTITIES | ASSERTIONS | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}:
+                yield node
+            elif node.target is aten._to_copy.default and _is_same_type(node):
+                yield node
+
+    def rewrite(self, step: Step, site: fx.Node) -> None:
+        graph = step.body.graph
+        if site.target in ASSERTIONS:
+            graph.erase_node(site)
+            return
+        if site.target is BATCH_NORM_EVAL:
+            with graph.inserting_before(site):
+                results = _eval_batch_norm(graph, *site.args)
+        elif site.target is BATCH_NORM_TRAIN:
+            with graph.inserting_before(site):
+                results = _train_batch_norm(graph, *site.args)
+        else:
+            site.replace_all_uses_with(site.args[0])
+            graph.erase_node(site)
+            return
+        for user in list(site.users):
+            index: int = user.args[1]
+            if user.target is operator.getitem and (results[index] is not None or not user.users):
+                if user.users:
+                    user.replace_all_uses_with(results[index])
+                graph.erase_node(user)
+        graph.erase_node(site)
+
+
+def _is_same_type(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype == node.args[0].meta["val"].dtype)
+
+
+def _per_channel(graph: fx.Graph, value: fx.Node, rank: int) -> fx.Node:
+    return emit(graph, aten.view.default, value, [1, -1] + [1] * (rank - 2))
+
+
+def _affine(graph: fx.Graph, x: fx.Node, mean: fx.Node, rstd: fx.Node, weight: Any, bias: Any) -> fx.Node:
+    """x*scale + shift with scale = weight*rstd, shift = bias - mean*scale, as an inference kernel wants it."""
+    rank = len(shape_of(x))
+    scale = rstd if weight is None else emit(graph, aten.mul.Tensor, weight, rstd)
+    offset = emit(graph, aten.mul.Tensor, mean, scale)
+    shift = emit(graph, aten.neg.default, offset) if bias is None else emit(graph, aten.sub.Tensor, bias, offset)
+    scaled = emit(graph, aten.mul.Tensor, x, _per_channel(graph, scale, rank))
+    return emit(graph, aten.add.Tensor, scaled, _per_channel(graph, shift, rank))
+
+
+def _eval_batch_norm(
+    graph: fx.Graph, x: fx.Node, weight: Any, bias: Any, mean: fx.Node, var: fx.Node, _momentum: float, eps: float
+) -> tuple[fx.Node | None, ...]:
+    rstd = emit(graph, aten.rsqrt.default, emit(graph, aten.add.Scalar, var, eps))
+    return (_affine(graph, x, mean, rstd, weight, bias), None, None)
+
+
+def _train_batch_norm(
+    graph: fx.Graph,
+    x: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: fx.Node,
+    running_var: fx.Node,
+    _training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[fx.Node, ...]:
+    shape = shape_of(x)
+    axes = [axis for axis in range(len(shape)) if axis != 1]
+    count = 1
+    for axis in axes:
+        count *= shape[axis]
+    mean_kept = emit(graph, aten.mean.dim, x, axes, True)
+    centred = emit(graph, aten.sub.Tensor, x, mean_kept)
+    square = emit(graph, aten.mul.Tensor, centred, centred)
+    var_kept = emit(graph, aten.mean.dim, square, axes, True)
+    mean = emit(graph, aten.view.default, mean_kept, [-1])
+    var = emit(graph, aten.view.default, var_kept, [-1])
+    rstd = emit(graph, aten.rsqrt.default, emit(graph, aten.add.Scalar, var, eps))
+    y = emit(graph, aten.mul.Tensor, centred, _per_channel(graph, rstd, len(shape)))
+    if weight is not None:
+        y = emit(graph, aten.mul.Tensor, y, _per_channel(graph, weight, len(shape)))
+    if bias is not None:
+        y = emit(graph, aten.add.Tensor, y, _per_channel(graph, bias, len(shape)))
+    unbiased = emit(graph, aten.mul.Scalar, var, count / max(count - 1, 1))
+
+    def follow(running: fx.Node, batch: fx.Node) -> fx.Node:
+        kept = emit(graph, aten.mul.Scalar, running, 1 - momentum)
+        return emit(graph, aten.add.Tensor, kept, emit(graph, aten.mul.Scalar, batch, momentum))
+
+    return y, mean, rstd, follow(running_mean, mean), follow(running_var, unbiased)

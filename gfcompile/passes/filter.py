@@ -1,0 +1,64 @@
+"""Expand a filtered backward into patch-sum, channel-mix, broadcast (METHOD section 1).
+
+    gx, gw, gb = gf.filtered_convolution_backward(gy, x, w, ...)
+      ==>  g  = gf.patch_mean(gy)                       gw = gf.channel_mix_weight(g, gf.patch_sum(x)) / (s_h*s_w)
+           gb = sum(gy)                                 gx = gf.patch_broadcast(gf.channel_mix(g, w) / (s_h*s_w))
+
+Exact with respect to the marked operator. Only the results that somebody uses are computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+
+from gfcompile.filtering import FilterRecipe
+from gfcompile.ops import conv_geometry
+from gfcompile.passes.base import Found, Pass, emit, shape_of
+from gfcompile.passes.select import results_of
+from gfcompile.step import Step
+
+aten, gf = torch.ops.aten, torch.ops.gf
+
+
+class Filter(Pass):
+    """Every marked backward becomes patch operators."""
+
+    name: ClassVar[str] = "filter"
+
+    def find(self, step: Step) -> Found:
+        for node in step.body.graph.nodes:
+            if node.target is gf.filtered_convolution_backward.default:
+                yield node
+
+    def describe(self, site: fx.Node) -> str:
+        return str(site.args[2])
+
+    def rewrite(self, step: Step, site: fx.Node) -> None:
+        gy, x, w, stride, padding, dilation, groups, r, reference = site.args
+        values: list[Any] = [arg.meta["val"] for arg in (x, w, gy)]
+        recipe = FilterRecipe.of(conv_geometry(*values, stride, padding, dilation, groups), r, reference)
+        graph, results = step.body.graph, results_of(site)
+        new: dict[int, fx.Node] = {}
+        with graph.inserting_before(site):
+            if 0 in results or 1 in results:
+                g = emit(graph, gf.patch_mean.default, gy, *recipe.out_grid)
+            if 0 in results:
+                q = self._scaled(graph, emit(graph, gf.channel_mix.default, g, w, groups, recipe.taps), recipe.scale)
+                new[0] = emit(graph, gf.patch_broadcast.default, q, *recipe.in_grid, list(shape_of(x)[2:]))
+            if 1 in results:
+                x_tilde = emit(graph, gf.patch_sum.default, x, *recipe.in_grid)
+                x_tilde = self._scaled(graph, x_tilde, recipe.scale)
+                new[1] = emit(graph, gf.channel_mix_weight.default, g, x_tilde, groups, list(shape_of(w)[2:]))
+            if 2 in results:
+                new[2] = emit(graph, aten.sum.dim_IntList, gy, [0, 2, 3])
+        for index, user in results.items():
+            user.replace_all_uses_with(new[index])
+            graph.erase_node(user)
+        graph.erase_node(site)
+
+    @staticmethod
+    def _scaled(graph: fx.Graph, value: fx.Node, scale: float) -> fx.Node:
+        return value if scale == 1.0 else emit(graph, aten.mul.Scalar, value, scale)

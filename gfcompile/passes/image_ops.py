@@ -1,0 +1,191 @@
+"""What the layout pass knows about operators on images: each entry rewrites one operator, or says no with False."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from gfcompile.layouts import WeightLayout
+from gfcompile.passes.base import shape_of
+from gfcompile.passes.select import results_of
+
+if TYPE_CHECKING:
+    from gfcompile.passes.channels_last import Relayout
+
+aten, gf = torch.ops.aten, torch.ops.gf
+LAST_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # where a traced axis lies with channels last
+
+
+def _pair(values: Any, default: int = 0) -> list[int]:
+    values = list(values) or [default]
+    return [int(values[0]), int(values[-1])]
+
+
+def _is_conv2d(node: fx.Node, transposed: Any) -> bool:
+    return not transposed and len(shape_of(node)) == 4
+
+
+def _convolution(to: Relayout, node: fx.Node) -> bool:
+    x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
+    if not _is_conv2d(x, transposed):
+        return False
+    shape = list(shape_of(w))
+    weight = to.as_packed(w, WeightLayout.for_conv(shape, groups))
+    y = to.emit(
+        gf.conv2d_nhwc.default, to.as_image(x), weight, shape, _pair(stride), _pair(padding), _pair(dilation), groups
+    )
+    if bias is not None:
+        y = to.emit(aten.add.Tensor, y, to.as_plain(bias))
+    to.image[node] = y
+    return True
+
+
+def _convolution_backward(to: Relayout, node: fx.Node) -> bool:
+    gy, x, w, _, stride, padding, dilation, transposed, _, groups, _ = node.args
+    if not _is_conv2d(x, transposed):
+        return False
+    shape, geometry = list(shape_of(w)), (_pair(stride), _pair(padding), _pair(dilation), groups)
+    layout = WeightLayout.for_conv(shape, groups)
+    for index, result in results_of(node).items():
+        if index == 0:
+            to.image[result] = to.emit(
+                gf.conv2d_input_grad_nhwc.default,
+                to.as_image(gy),
+                to.as_packed(w, layout),
+                shape,
+                list(shape_of(x)[2:]),
+                *geometry,
+            )
+        elif index == 1:
+            gw = to.emit(gf.conv2d_weight_grad_nhwc.default, to.as_image(gy), to.as_image(x), shape, *geometry)
+            to.packed[result] = (gw, layout)
+        else:
+            to.plain[result] = to.emit(aten.sum.dim_IntList, to.as_image(gy), [0, 1, 2])
+    return True
+
+
+def _getitem(to: Relayout, node: fx.Node) -> bool:
+    """Results that their producer's entry has already written."""
+    return node in to.image or node in to.packed or node in to.plain
+
+
+def _patch(to: Relayout, node: fx.Node) -> bool:
+    value, *windows = node.args
+    to.image[node] = to.emit(node.target, to.as_image(value), *windows, channels_last=True)
+    return True
+
+
+def _channel_mix(to: Relayout, node: fx.Node) -> bool:
+    g, w, groups, taps = node.args
+    shape = list(shape_of(w))
+    weight = to.as_packed(w, WeightLayout.for_conv(shape, groups))
+    to.image[node] = to.emit(gf.channel_mix_nhwc.default, to.as_image(g), weight, shape, groups, taps)
+    return True
+
+
+def _channel_mix_weight(to: Relayout, node: fx.Node) -> bool:
+    g, x_tilde, groups, _ = node.args
+    shape = list(shape_of(node))
+    gw = to.emit(gf.channel_mix_weight_nhwc.default, to.as_image(g), to.as_image(x_tilde), shape, groups)
+    to.packed[node] = (gw, WeightLayout.for_conv(shape, groups))
+    return True
+
+
+def _reduction(to: Relayout, node: fx.Node) -> bool:
+    x, axes, *rest = node.args
+    if x not in to.image or len(shape_of(x)) != 4:
+        return False
+    keep = bool(rest[0]) if rest else False
+    reduced = {int(axis) % 4 for axis in axes} if axes else {0, 1, 2, 3}
+    left = [axis for axis in (0, 2, 3, 1) if axis not in reduced]
+    if not keep and left != sorted(left):
+        return False
+    result = to.emit(node.target, to.image[x], sorted(LAST_AXIS[axis] for axis in reduced), *rest, **node.kwargs)
+    (to.image if keep else to.plain)[node] = result
+    return True
+
+
+def _expand(to: Relayout, node: fx.Node) -> bool:
+    x, size = node.args[0], node.args[1]
+    if len(size) != 4 or len(shape_of(x)) != 4 or shape_of(x)[2:] != (1, 1):
+        return False
+    full = shape_of(node)
+    to.image[node] = to.emit(aten.expand.default, to.as_image(x), [full[0], full[2], full[3], full[1]])
+    return True
+
+
+def _view(to: Relayout, node: fx.Node) -> bool:
+    """[N, C, 1, 1] and [N, C] hold their values in the same order in either layout."""
+    x = node.args[0]
+    if x not in to.image or x in to.plain or len(shape_of(x)) != 4 or shape_of(x)[2:] != (1, 1):
+        return False
+    if len(shape_of(node)) == 4:
+        return False
+    to.plain[node] = to.emit(aten.view.default, to.image[x], list(shape_of(node)))
+    return True
+
+
+def _cat(to: Relayout, node: fx.Node) -> bool:
+    parts, axis = node.args[0], node.args[1] if len(node.args) > 1 else 0
+    if len(shape_of(node)) != 4 or not any(part in to.image for part in parts):
+        return False
+    to.image[node] = to.emit(node.target, [to.as_image(part) for part in parts], LAST_AXIS[axis % 4])
+    return True
+
+
+def _slice(to: Relayout, node: fx.Node) -> bool:
+    x, axis, *rest = node.args
+    if x not in to.image or len(shape_of(x)) != 4:
+        return False
+    to.image[node] = to.emit(node.target, to.image[x], LAST_AXIS[axis % 4], *rest)
+    return True
+
+
+def _max_pool(to: Relayout, node: fx.Node) -> bool:
+    x, kernel, stride, padding, dilation, ceil_mode = _defaults(node.args, (None, None, [], [0, 0], [1, 1], False))
+    if len(shape_of(x)) != 4:
+        return False
+    geometry = (_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
+    pooled = to.emit(gf.max_pool2d_nhwc.default, to.as_image(x), *geometry, ceil_mode)
+    for index, result in results_of(node).items():
+        to.image[result] = to.emit(operator.getitem, pooled, index)
+    return True
+
+
+def _max_pool_backward(to: Relayout, node: fx.Node) -> bool:
+    gy, x, kernel, stride, padding, dilation, _, index = node.args
+    if len(shape_of(x)) != 4:
+        return False
+    geometry = (_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
+    to.image[node] = to.emit(
+        gf.max_pool2d_backward_nhwc.default, to.as_image(gy), to.as_image(index), list(shape_of(x)[2:]), *geometry
+    )
+    return True
+
+
+def _defaults(args: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*args, *defaults[len(args) :])
+
+
+IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    operator.getitem: _getitem,
+    gf.patch_sum.default: _patch,
+    gf.patch_mean.default: _patch,
+    gf.patch_broadcast.default: _patch,
+    gf.channel_mix.default: _channel_mix,
+    gf.channel_mix_weight.default: _channel_mix_weight,
+    aten.mean.dim: _reduction,
+    aten.sum.dim_IntList: _reduction,
+    aten.expand.default: _expand,
+    aten.view.default: _view,
+    aten.cat.default: _cat,
+    aten.slice.Tensor: _slice,
+    aten.max_pool2d_with_indices.default: _max_pool,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+}

@@ -1,0 +1,69 @@
+"""The order of the passes, a line each with the reason for its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gfcompile.optimizers import SGD
+from gfcompile.passes.append_optimizer import AppendOptimizer
+from gfcompile.passes.canonicalize import Canonicalize
+from gfcompile.passes.channels_last import ChannelsLast
+from gfcompile.passes.filter import Filter
+from gfcompile.passes.fold_batchnorm import FoldBatchnorm
+from gfcompile.passes.fold_frozen import FoldFrozen
+from gfcompile.passes.hoist import Hoist
+from gfcompile.passes.remove_dead import RemoveDead
+from gfcompile.passes.select import Select
+from gfcompile.step import Step
+
+
+class AnyPass(Protocol):
+    """What the pipeline needs of a pass."""
+
+    name: str
+
+    def run(self, step: Step) -> Step: ...
+
+
+FILTERING: Sequence[AnyPass] = (
+    Canonicalize(),  # first: later passes look for few spellings
+    Select(),  # reads the traced backward, before anything moves
+    Filter(),  # expands what was selected
+    RemoveDead(),  # the unfiltered operands are free now
+    Hoist(),  # last on this grid: it only reorders
+)
+LOWERING: Sequence[AnyPass] = (
+    FoldBatchnorm(),  # needs convolutions as traced
+    FoldFrozen(),  # scales and shifts become constants
+    RemoveDead(),  # what was folded
+    ChannelsLast(),  # after every pass that thinks in NCHW
+    FoldFrozen(),  # frozen weights are packed now, once
+    RemoveDead(),  # their unpacked forms
+)
+
+
+def training_passes(optimizer: SGD) -> list[AnyPass]:
+    """Forward, backward, update."""
+    return [*FILTERING, AppendOptimizer(optimizer), *LOWERING]
+
+
+def gradient_passes() -> list[AnyPass]:
+    """The same gradients, returned instead of applied."""
+    return [*FILTERING, *LOWERING]
+
+
+def prediction_passes() -> list[AnyPass]:
+    """The forward pass alone."""
+    return [Canonicalize(), *LOWERING]
+
+
+def run(step: Step, passes: Sequence[AnyPass], observe: Callable[[int, str, Step], None] | None = None) -> Step:
+    """Apply the passes in order; `observe` sees the step before the first (index 0) and after each."""
+    if observe is not None:
+        observe(0, "traced", step)
+    for index, rewrite in enumerate(passes, 1):
+        step = rewrite.run(step)
+        if observe is not None:
+            observe(index, rewrite.name, step)
+    return step

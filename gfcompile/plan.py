@@ -1,0 +1,150 @@
+"""Which layers are trained, which are filtered, and with which patch: the user's wishes applied to a survey of the model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gfcompile.errors import UserError
+from gfcompile.geometry import ConvGeometry
+
+DEFAULT_PATCH = 2
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with parameters, in order of execution. Convolutions that are not plain 2-D carry why in `unfilterable`."""
+
+    name: str
+    kind: str  # "conv", "linear" or "other"
+    parameters: tuple[str, ...]
+    geometry: ConvGeometry | None = None
+    is_shortcut: bool = False
+    unfilterable: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """The user's wishes: `patches` maps a name pattern to r, "*" for all."""
+
+    layers: int | None = None
+    patches: Mapping[str, int] | None = None
+    train: Sequence[str] = ()
+    exact: bool = False
+    batchnorm: str = "eval"
+    compat: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """`r` is None for a layer that stays exact; `role` is "layer", "head" or "named"."""
+
+    name: str
+    kind: str
+    role: str
+    r: int | None
+    geometry: ConvGeometry | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiler will do. `refused` are layers that were to be filtered and cannot be."""
+
+    trained: tuple[PlannedLayer, ...]
+    trained_parameters: frozenset[str]
+    exact: bool
+    batchnorm: str
+    reference: bool
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def patch_of(self, layer: str) -> int | None:
+        return next((planned.r for planned in self.trained if planned.name == layer), None)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """A pattern names a module, everything below a module, or is a shell pattern such as `layer3.*`."""
+    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+
+
+def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
+    """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
+    patches = dict(request.patches or {"*": DEFAULT_PATCH})
+    _check(request, patches)
+    convs = [layer for layer in layers if layer.kind == "conv"]
+    head = _head(layers, convs)
+    counted = [layer for layer in convs if not layer.is_shortcut and layer not in head]
+    wanted = request.layers if request.layers is not None else (0 if request.train else len(counted))
+    if wanted > len(counted):
+        raise UserError(
+            f"--layers {wanted}: the model has {len(counted)} convolutions that count "
+            f"(shortcut projections and the head do not); use --layers {len(counted)} or less"
+        )
+    chosen = {layer.name: "layer" for layer in counted[len(counted) - wanted :]} | {layer.name: "head" for layer in head}
+    for pattern in request.train:
+        found = [layer.name for layer in layers if matches(layer.name, pattern)]
+        if not found:
+            raise UserError(f"--train {pattern}: no layer has that name{_did_you_mean(pattern, layers)}")
+        chosen = {name: "named" for name in found} | chosen
+    trained, refused = [], []
+    for layer in layers:
+        if layer.name not in chosen:
+            continue
+        r = _patch(layer, chosen[layer.name], patches, request)
+        if r is not None and layer.unfilterable:
+            refused.append((layer.name, layer.unfilterable))
+            r = None
+        trained.append(PlannedLayer(layer.name, layer.kind, chosen[layer.name], r, layer.geometry))
+    _check_overrides(patches, layers, trained)
+    parameters = {parameter for layer in layers if layer.name in chosen for parameter in layer.parameters}
+    if not parameters:
+        raise UserError("the plan trains nothing: use --layers N or --train PATTERN")
+    return Plan(
+        tuple(trained), frozenset(parameters), request.exact, request.batchnorm, request.compat == "reference", tuple(refused)
+    )
+
+
+def _head(layers: Sequence[Layer], convs: Sequence[Layer]) -> list[Layer]:
+    """Linear layers after the last convolution; where there are none, the last convolution itself is the classifier."""
+    if not convs:
+        return [layer for layer in layers if layer.kind == "linear"][-1:]
+    after = [layer for layer in layers[layers.index(convs[-1]) + 1 :] if layer.kind == "linear"]
+    return after or [convs[-1]]
+
+
+def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:
+    if request.exact or layer.kind != "conv":
+        return None
+    named = [r for pattern, r in patches.items() if pattern != "*" and matches(layer.name, pattern)]
+    if named:
+        return named[-1]
+    return None if role == "head" else patches.get("*", DEFAULT_PATCH)
+
+
+def _check(request: Request, patches: Mapping[str, int]) -> None:
+    if request.layers is not None and request.layers < 1:
+        raise UserError(f"--layers {request.layers}: must be 1 or more")
+    for pattern, r in patches.items():
+        if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+            where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
+            raise UserError(f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering")
+    if request.batchnorm not in ("eval", "train"):
+        raise UserError(f"--batchnorm '{request.batchnorm}' is not known; use eval or train")
+    if request.compat not in (None, "reference"):
+        raise UserError(f"--compat '{request.compat}' is not known; the only one is reference")
+
+
+def _check_overrides(patches: Mapping[str, int], layers: Sequence[Layer], trained: Iterable[PlannedLayer]) -> None:
+    names = [layer.name for layer in trained if layer.kind == "conv"]
+    for pattern, r in patches.items():
+        if pattern == "*" or any(matches(name, pattern) for name in names):
+            continue
+        if not any(matches(layer.name, pattern) for layer in layers):
+            raise UserError(f"--r {pattern}={r}: no layer has that name{_did_you_mean(pattern, layers)}")
+        raise UserError(f"--r {pattern}={r}: that layer is not a trained convolution; train it with --train {pattern}")
+
+
+def _did_you_mean(name: str, layers: Sequence[Layer]) -> str:
+    close = difflib.get_close_matches(name, [layer.name for layer in layers], n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else "; `gfcompile inspect MODEL` lists them"

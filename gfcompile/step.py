@@ -1,0 +1,90 @@
+"""The one structure that travels through the compiler: a graph, its signature, the plan, and what was done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from torch import Tensor, fx
+
+from gfcompile.layouts import WeightLayout
+from gfcompile.plan import Plan
+
+
+class Role(StrEnum):
+    """What a graph's input or output stands for."""
+
+    INPUT = "input"
+    TARGET = "target"
+    SAMPLE_WEIGHT = "sample_weight"
+    LR = "lr"
+    PARAMETER = "parameter"
+    MOMENTUM = "momentum"
+    BUFFER = "buffer"
+    CONSTANT = "constant"
+    LOSS = "loss"
+    OUTPUT = "output"
+    GRADIENT = "gradient"
+
+
+STATE = frozenset({Role.PARAMETER, Role.MOMENTUM, Role.BUFFER})
+
+
+@dataclass(frozen=True)
+class Value:
+    """One input or output: its role and the model's own name for it (`layer4.1.conv2.weight`)."""
+
+    role: Role
+    name: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A layer that stays exact, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass
+class Event:
+    """What one pass did: its sites by layer or node name, its refusals, how long it took."""
+
+    pass_name: str
+    sites: list[str]
+    refusals: list[Refusal]
+    seconds: float
+
+
+@dataclass
+class Step:
+    """`inputs[i]` describes the body's i-th placeholder, `outputs[i]` its i-th output."""
+
+    body: fx.GraphModule
+    inputs: list[Value]
+    outputs: list[Value]
+    plan: Plan
+    tensors: dict[str, Tensor]
+    layouts: dict[str, WeightLayout] = field(default_factory=dict)
+    log: list[Event] = field(default_factory=list)
+
+    def placeholders(self) -> list[fx.Node]:
+        return [node for node in self.body.graph.nodes if node.op == "placeholder"]
+
+    def placeholder(self, role: Role, name: str) -> fx.Node:
+        return self.placeholders()[self.inputs.index(Value(role, name))]
+
+    def results(self) -> list[fx.Node]:
+        return list(self.body.graph.output_node().args[0])
+
+    def is_frozen(self, value: Value) -> bool:
+        """Parameters that are not trained and buffers that the step does not update never change."""
+        if value.role is Role.CONSTANT:
+            return True
+        if value.role is Role.PARAMETER:
+            return value.name not in self.plan.trained_parameters
+        return value.role is Role.BUFFER and value not in self.outputs
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return [refusal for event in self.log for refusal in event.refusals]
