@@ -7,15 +7,11 @@ from functools import cached_property
 
 from torch import Tensor
 
-BLOCKS = (16, 8)
 
-
-def block_size(out_channels: int) -> int:
-    """Output channels side by side in a packed weight: whole vectors where they divide, else the largest divisor."""
-    for block in BLOCKS:
-        if out_channels % block == 0:
-            return block
-    return max(divisor for divisor in range(1, 17) if out_channels % divisor == 0)
+def block_size(out_channels: int, groups: int = 1) -> int:
+    """Output channels side by side in a packed weight: it divides a group's, 16 or 8 where they do."""
+    channels = out_channels // groups
+    return next(size for size in (16, 8, *range(15, 0, -1)) if channels % size == 0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class WeightLayout:
         out_channels, per_group, high, wide = shape
         if groups > 1 and per_group == 1 and out_channels == groups:
             return cls(tuple(shape), tuple(shape), (2, 3, 1, 0))
-        block = block_size(out_channels)
+        block = block_size(out_channels, groups)
         return cls(tuple(shape), (out_channels // block, block, per_group, high, wide), (0, 3, 4, 2, 1))
 
     @cached_property

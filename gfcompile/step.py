@@ -65,6 +65,7 @@ class Step:
     outputs: list[Value]
     plan: Plan
     tensors: dict[str, Tensor]
+    updated_buffers: frozenset[str] = frozenset()
     layouts: dict[str, WeightLayout] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
 
@@ -83,7 +84,7 @@ class Step:
             return True
         if value.role is Role.PARAMETER:
             return value.name not in self.plan.trained_parameters
-        return value.role is Role.BUFFER and value not in self.outputs
+        return value.role is Role.BUFFER and value.name not in self.updated_buffers
 
     @property
     def refusals(self) -> list[Refusal]:

@@ -50,8 +50,8 @@ def trace_forward(module: nn.Module, x: Tensor) -> ExportedProgram:
         return program.run_decompositions()
 
 
-def forward_step(program: ExportedProgram, plan: Plan) -> Step:
-    """The prediction program as a step: outputs only."""
+def forward_step(program: ExportedProgram, plan: Plan, updated_buffers: frozenset[str]) -> Step:
+    """The prediction program as a step: outputs only. Buffers that training updates are not constants here either."""
     inputs = []
     for spec in program.graph_signature.input_specs:
         inputs.append(_state_value(spec.kind, spec.target) if spec.target is not None else INPUT_NAMES[0])
@@ -60,11 +60,9 @@ def forward_step(program: ExportedProgram, plan: Plan) -> Step:
         if spec.kind is OutputKind.USER_OUTPUT:
             kept.append(node)
             outputs.append(Value(Role.OUTPUT, f"output{len(outputs)}" if outputs else "output"))
-    body = torch.fx.GraphModule(torch.nn.Module(), copy.deepcopy(program.graph))
-    names = [node.name for node in kept]
-    by_name = {node.name: node for node in body.graph.nodes}
-    body.graph.output_node().args = (tuple(by_name[name] for name in names),)
-    return Step(body, inputs, outputs, plan, dict(_tensors(program)))
+    body = program.graph_module
+    body.graph.output_node().args = (tuple(kept),)
+    return Step(body, inputs, outputs, plan, dict(_tensors(program)), updated_buffers)
 
 
 def trace_training(module: nn.Module, x: Tensor, target: Tensor, loss: Loss, plan: Plan) -> Step:
@@ -79,7 +77,6 @@ def trace_training(module: nn.Module, x: Tensor, target: Tensor, loss: Loss, pla
     with _quiet():
         program = torch.export.export(_WithLoss(module, loss), (x, target, weights), strict=False)
         joint = torch.export.experimental._export_forward_backward(program)
-    module.eval() if not isinstance(module, torch.fx.GraphModule) else None
     return _training_step(joint, plan)
 
 
@@ -101,7 +98,8 @@ def _training_step(joint: ExportedProgram, plan: Plan) -> Step:
         }
         outputs.append(Value(kinds[spec.kind], name))
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _tensors(joint)}
-    return Step(joint.graph_module, inputs, outputs, plan, tensors)
+    updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
+    return Step(joint.graph_module, inputs, outputs, plan, tensors, updated)
 
 
 def _state_value(kind: InputKind, target: str) -> Value:

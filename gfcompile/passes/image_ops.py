@@ -167,6 +167,24 @@ def _max_pool_backward(to: Relayout, node: fx.Node) -> bool:
     return True
 
 
+def _update(to: Relayout, node: fx.Node) -> bool:
+    """Optimizer updates work element by element: a packed weight is updated packed."""
+    weight = node.args[0]
+    if weight not in to.packed:
+        return False
+    packed, layout = to.packed[weight]
+
+    def pick(arg: fx.Node) -> Any:
+        return to.as_packed(arg, layout) if shape_of(arg) == layout.logical_shape else to.as_plain(arg)
+
+    updated = to.emit(node.target, packed, *fx.map_arg(node.args[1:], pick))
+    if node.target is gf.sgd_update_plain.default:
+        to.packed[node] = (updated, layout)
+    for index, result in results_of(node).items():
+        to.packed[result] = (to.emit(operator.getitem, updated, index), layout)
+    return True
+
+
 def _defaults(args: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*args, *defaults[len(args) :])
 
@@ -188,4 +206,6 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     aten.slice.Tensor: _slice,
     aten.max_pool2d_with_indices.default: _max_pool,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    gf.sgd_update.default: _update,
+    gf.sgd_update_plain.default: _update,
 }

@@ -1,0 +1,46 @@
+# make help | setup | demo | test | test-fast | lint | bench | golden | clean
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTEST_FLAGS ?=
+
+.PHONY: help setup demo test test-fast lint bench golden clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+setup: $(STAMP)  ## make .venv with the package, its pins and the developer tools
+
+$(STAMP): pyproject.toml
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no python3.11 or python3 found; install Python 3.11 or run: make BASE_PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@"$(BASE_PYTHON)" -c 'import sys; v = sys.version_info; v[:2] == (3, 11) or sys.exit(f"{sys.executable} is Python {v[0]}.{v[1]}; gfcompile needs 3.11. Install it, or run: make BASE_PYTHON=/path/to/python3.11")'
+	[ -x $(PY) ] || "$(BASE_PYTHON)" -m venv $(VENV)
+	$(PY) -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## pretrain, compile and fine-tune on shipped images (under three minutes)
+	$(PY) examples/fashion/demo.py
+
+test: $(STAMP)  ## the whole suite
+	$(PY) -m pytest $(PYTEST_FLAGS)
+
+test-fast: $(STAMP)  ## the suite without the tests marked slow
+	$(PY) -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+lint: $(STAMP)  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+bench: $(STAMP)  ## time the compiled step against its peers
+	$(PY) benchmarks/step_time.py
+
+golden: $(STAMP)  ## rewrite the golden files; review the diff like code
+	$(PY) -m pytest tests --update-golden $(PYTEST_FLAGS)
+
+clean:  ## remove what the other targets wrote, .venv included
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""fx graph -> Relax -> scheduled kernels -> arena -> C driver -> library, one file a stage."""

@@ -1,0 +1,166 @@
+"""Translations into Relax for the gf operators, and for ATen operators that TVM does not translate as PyTorch means them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+from tvm import relax, te, tirx
+
+from gfcompile.codegen import kernels
+from gfcompile.codegen.kernels.update import sgd_update, sgd_update_plain
+from gfcompile.layouts import block_size
+from gfcompile.passes.base import shape_of
+
+Importer = Any
+OPAQUE = 8  # TVM's OpPatternKind
+Converter = Callable[[fx.Node, Importer], relax.Var]
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    return int(values[0]), int(values[1])
+
+
+def _is_depthwise(shape: list[int], groups: int) -> bool:
+    return groups > 1 and shape[1] == 1 and shape[0] == groups
+
+
+def _emit(importer: Importer, kernel: Callable[..., Any], *args: Any, name: str | None = None) -> relax.Var:
+    return importer.block_builder.emit_te(kernel, *args, primfunc_name_hint=name or kernel.__name__)
+
+
+def _emit_in_place(importer: Importer, kernel: Callable[..., Any], *args: Any) -> relax.Var:
+    """Opaque to fusion: the driver lets these kernels write over their inputs, so nothing may be fused into them."""
+    attributes = {"op_pattern": OPAQUE}
+    return importer.block_builder.emit_te(
+        kernel, *args, primfunc_name_hint=kernel.__name__, primfunc_attrs=attributes
+    )
+
+
+def _conv2d(node: fx.Node, to: Importer) -> relax.Var:
+    x, w, shape, stride, padding, dilation, groups = node.args
+    geometry = (_pair(stride), _pair(padding), _pair(dilation))
+    if _is_depthwise(shape, groups):
+        return _emit(to, kernels.depthwise_conv2d, to.env[x], to.env[w], *geometry)
+    return _emit(to, kernels.conv2d, to.env[x], to.env[w], *geometry, groups)
+
+
+def _conv2d_input_grad(node: fx.Node, to: Importer) -> relax.Var:
+    gy, w, shape, size, stride, padding, dilation, groups = node.args
+    geometry = (_pair(size), _pair(stride), _pair(padding), _pair(dilation))
+    if _is_depthwise(shape, groups):
+        return _emit(to, kernels.depthwise_conv2d_input_grad, to.env[gy], to.env[w], *geometry)
+    return _emit(to, kernels.conv2d_input_grad, to.env[gy], to.env[w], *geometry, groups)
+
+
+def _conv2d_weight_grad(node: fx.Node, to: Importer) -> relax.Var:
+    gy, x, shape, stride, padding, dilation, groups = node.args
+    geometry = (_pair(shape[2:]), _pair(stride), _pair(padding), _pair(dilation))
+    if _is_depthwise(shape, groups):
+        return _emit(to, kernels.depthwise_conv2d_weight_grad, to.env[gy], to.env[x], *geometry)
+    block = block_size(shape[0], groups)
+    return _emit(to, kernels.conv2d_weight_grad, to.env[gy], to.env[x], *geometry, groups, block)
+
+
+def _channel_mix(node: fx.Node, to: Importer) -> relax.Var:
+    g, w, shape, groups, taps = node.args
+    return _emit(to, kernels.channel_mix, to.env[g], to.env[w], groups, _pair(taps), _is_depthwise(shape, groups))
+
+
+def _channel_mix_weight(node: fx.Node, to: Importer) -> relax.Var:
+    g, x_tilde, shape, groups = node.args
+    block = block_size(shape[0], groups)
+    is_depthwise = _is_depthwise(shape, groups)
+    return _emit(
+        to, kernels.channel_mix_weight, to.env[g], to.env[x_tilde], groups, _pair(shape[2:]), block, is_depthwise
+    )
+
+
+def _windows(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _patch_sum(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.patch_sum, to.env[node.args[0]], _windows(node.args[1]), _windows(node.args[2]))
+
+
+def _patch_mean(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.patch_mean, to.env[node.args[0]], _windows(node.args[1]), _windows(node.args[2]))
+
+
+def _patch_broadcast(node: fx.Node, to: Importer) -> relax.Var:
+    q, rows, cols, size = node.args
+    return _emit(to, kernels.patch_broadcast, to.env[q], _windows(rows), _windows(cols), _pair(size))
+
+
+def _max_pool2d(node: fx.Node, to: Importer) -> relax.Var:
+    x, kernel, stride, padding, dilation, _ = node.args
+    size = _pair(node.meta["val"][0].shape[1:3])
+    geometry = (_pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
+    return _emit(to, kernels.max_pool2d_with_indices, to.env[x], *geometry, size)
+
+
+def _max_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
+    gy, index, size, kernel, stride, padding, dilation = node.args
+    geometry = (_pair(size), _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
+    return _emit(to, kernels.max_pool2d_backward, to.env[gy], to.env[index], *geometry)
+
+
+def _sgd_update(node: fx.Node, to: Importer) -> relax.Var:
+    w, v, g, lr, momentum, decay = node.args
+    return _emit_in_place(to, sgd_update, to.env[w], to.env[v], to.env[g], to.env[lr], momentum, decay)
+
+
+def _sgd_update_plain(node: fx.Node, to: Importer) -> relax.Var:
+    w, g, lr, decay = node.args
+    return _emit_in_place(to, sgd_update_plain, to.env[w], to.env[g], to.env[lr], decay)
+
+
+def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
+    """scatter(base, axis, index, value) as a comparison: TVM's own is one serial loop, and the loss needs no more."""
+    base, axis, index, value = node.args
+    axis = int(axis) % len(shape_of(base))
+
+    def scatter(data: te.Tensor, where: te.Tensor) -> te.Tensor:
+        def element(*at: tirx.Var) -> tirx.PrimExpr:
+            hit = where[(*at[:axis], 0, *at[axis + 1 :])] == at[axis].astype(where.dtype)
+            return tirx.if_then_else(hit, tirx.const(value, data.dtype), data[at])
+
+        return te.compute(data.shape, element, name="scatter")
+
+    if shape_of(index)[axis] != 1:
+        return to._scatter_value(node)
+    return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
+
+
+def _gather(node: fx.Node, to: Importer) -> relax.Var:
+    """gather along an axis where the index has one entry, as the loss uses it."""
+    data, axis, index = node.args[:3]
+    axis = int(axis) % len(shape_of(data))
+
+    def gather(values: te.Tensor, where: te.Tensor) -> te.Tensor:
+        def element(*at: tirx.Var) -> tirx.PrimExpr:
+            return values[(*at[:axis], where[at].astype("int32"), *at[axis + 1 :])]
+
+        return te.compute(where.shape, element, name="gather")
+
+    return _emit(to, gather, to.env[data], to.env[index], name="gather")
+
+
+CONVERTERS: dict[str, Converter] = {
+    "conv2d_nhwc.default": _conv2d,
+    "conv2d_input_grad_nhwc.default": _conv2d_input_grad,
+    "conv2d_weight_grad_nhwc.default": _conv2d_weight_grad,
+    "channel_mix_nhwc.default": _channel_mix,
+    "channel_mix_weight_nhwc.default": _channel_mix_weight,
+    "patch_sum.default": _patch_sum,
+    "patch_mean.default": _patch_mean,
+    "patch_broadcast.default": _patch_broadcast,
+    "max_pool2d_nhwc.default": _max_pool2d,
+    "max_pool2d_backward_nhwc.default": _max_pool2d_backward,
+    "sgd_update.default": _sgd_update,
+    "sgd_update_plain.default": _sgd_update_plain,
+    "scatter.value": _scatter_value,
+    "gather.default": _gather,
+}

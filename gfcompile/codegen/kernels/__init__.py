@@ -1,0 +1,41 @@
+"""TE definitions of the kernels TVM lacks or does slowly: float32, NHWC, used through `BlockBuilder.emit_te`."""
+
+from gfcompile.codegen.kernels.channel_mix import channel_mix, channel_mix_weight
+from gfcompile.codegen.kernels.conv import conv2d
+from gfcompile.codegen.kernels.conv_backward import conv2d_input_grad, conv2d_weight_grad
+from gfcompile.codegen.kernels.depthwise import (
+    depthwise_conv2d,
+    depthwise_conv2d_input_grad,
+    depthwise_conv2d_weight_grad,
+)
+from gfcompile.codegen.kernels.packing import block_size
+from gfcompile.codegen.kernels.patch import patch_broadcast, patch_mean, patch_sum
+from gfcompile.codegen.kernels.pool import (
+    adaptive_avg_pool2d,
+    adaptive_avg_pool2d_backward,
+    avg_pool2d,
+    avg_pool2d_backward,
+    max_pool2d_backward,
+    max_pool2d_with_indices,
+)
+
+__all__ = [
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool2d_backward",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "block_size",
+    "channel_mix",
+    "channel_mix_weight",
+    "conv2d",
+    "conv2d_input_grad",
+    "conv2d_weight_grad",
+    "depthwise_conv2d",
+    "depthwise_conv2d_input_grad",
+    "depthwise_conv2d_weight_grad",
+    "max_pool2d_backward",
+    "max_pool2d_with_indices",
+    "patch_broadcast",
+    "patch_mean",
+    "patch_sum",
+]

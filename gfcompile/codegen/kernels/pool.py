@@ -1,0 +1,204 @@
+"""Pooling forward and backward, NHWC, vectors over C. Backward passes gather, so no two threads add to one pixel."""
+
+from tvm import te, tirx
+
+from gfcompile.codegen.kernels.stage import Pair
+
+_NO_INDEX = 2**31 - 1
+
+
+def max_pool2d_with_indices(
+    x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair
+) -> tuple[te.Tensor, te.Tensor]:
+    """x [N,H,W,C] -> values [N,OH,OW,C] and int64 indices [N,OH,OW,C] of the winner's flat position h * W + w.
+
+    The first maximum in row order wins, as in PyTorch: a second reduction takes the least position that holds it.
+    """
+    n, h, w, c = (int(d) for d in x.shape)
+
+    def window(i, j, ry, rx):
+        row, col = i * stride[0] - padding[0] + ry * dilation[0], j * stride[1] - padding[1] + rx * dilation[1]
+        last_row = (out_hw[0] - 1) * stride[0] - padding[0] + (kernel[0] - 1) * dilation[0]
+        last_col = (out_hw[1] - 1) * stride[1] - padding[1] + (kernel[1] - 1) * dilation[1]
+        inside = [row >= 0] * (padding[0] > 0) + [col >= 0] * (padding[1] > 0)
+        inside += [row < h] * (last_row >= h) + [col < w] * (last_col >= w)
+        return row, col, tirx.all(*inside) if inside else None
+
+    ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
+
+    def largest(b, i, j, ch):
+        row, col, inside = window(i, j, ry, rx)
+        load = x[b, row, col, ch]
+        if inside is not None:
+            load = tirx.if_then_else(inside, load, tirx.min_value(x.dtype))
+        return te.max(load, axis=[ry, rx])
+
+    values = te.compute((n, *out_hw, c), largest, name="max_pool")
+    ay, ax = te.reduce_axis((0, kernel[0]), "ay"), te.reduce_axis((0, kernel[1]), "ax")
+
+    def position(b, i, j, ch):
+        row, col, inside = window(i, j, ay, ax)
+        wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], row * w + col, _NO_INDEX)
+        if inside is not None:
+            wins = tirx.if_then_else(inside, wins, _NO_INDEX)
+        return te.min(wins, axis=[ay, ax])
+
+    flat = te.compute((n, *out_hw, c), position, name="max_pool_position")
+    indices = te.compute(flat.shape, lambda *at: flat[at].astype("int64"), name="max_pool_indices")
+    return values, indices
+
+
+def max_pool2d_backward(
+    gy: te.Tensor,
+    indices: te.Tensor,
+    input_hw: Pair,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+) -> te.Tensor:
+    """gy, indices [N,OH,OW,C] -> gx [N,H,W,C]: each pixel asks the windows over it whether it won."""
+    n, oh, ow, c = (int(d) for d in gy.shape)
+    span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    ry = te.reduce_axis((0, -(-span[0] // stride[0])), "ry")
+    rx = te.reduce_axis((0, -(-span[1] // stride[1])), "rx")
+
+    def value(b, h, w, ch):
+        # windows that start at or before the pixel, nearest first; an index match proves that a tap hits it
+        row, col = (h + padding[0]) // stride[0] - ry, (w + padding[1]) // stride[1] - rx
+        inside = tirx.all(row >= 0, row < oh, col >= 0, col < ow)
+        here = (h * input_hw[1] + w).astype("int64")
+        won = tirx.Select(indices[b, row, col, ch] == here, gy[b, row, col, ch], tirx.const(0, gy.dtype))
+        return te.sum(tirx.if_then_else(inside, won, tirx.const(0, gy.dtype)), axis=[ry, rx])
+
+    return te.compute((n, *input_hw, c), value, name="max_pool_backward")
+
+
+def avg_pool2d(
+    x: te.Tensor,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    out_hw: Pair,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> te.Tensor:
+    """x [N,H,W,C] -> [N,OH,OW,C]."""
+    n, h, w, c = (int(d) for d in x.shape)
+    ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
+
+    def value(b, i, j, ch):
+        row, col = i * stride[0] - padding[0] + ry, j * stride[1] - padding[1] + rx
+        inside = tirx.all(row >= 0, row < h, col >= 0, col < w)
+        return te.sum(tirx.if_then_else(inside, x[b, row, col, ch], 0.0), axis=[ry, rx])
+
+    total = te.compute((n, *out_hw, c), value, name="avg_pool_sum")
+
+    def mean(b, i, j, ch):
+        if divisor_override is not None:
+            return total[b, i, j, ch] / tirx.const(float(divisor_override), "float32")
+        rows = _divisor(i, kernel[0], stride[0], padding[0], h, count_include_pad)
+        cols = _divisor(j, kernel[1], stride[1], padding[1], w, count_include_pad)
+        return total[b, i, j, ch] / (rows * cols).astype("float32")
+
+    return te.compute(total.shape, mean, name="avg_pool")
+
+
+def avg_pool2d_backward(
+    gy: te.Tensor,
+    input_hw: Pair,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> te.Tensor:
+    """gy [N,OH,OW,C] -> gx [N,H,W,C]."""
+    n, oh, ow, c = (int(d) for d in gy.shape)
+    ry = te.reduce_axis((0, -(-kernel[0] // stride[0])), "ry")
+    rx = te.reduce_axis((0, -(-kernel[1] // stride[1])), "rx")
+
+    def value(b, h, w, ch):
+        row, col = (h + padding[0]) // stride[0] - ry, (w + padding[1]) // stride[1] - rx
+        covers = (h + padding[0] - row * stride[0] < kernel[0], w + padding[1] - col * stride[1] < kernel[1])
+        inside = tirx.all(row >= 0, row < oh, col >= 0, col < ow, *covers)
+        if divisor_override is not None:
+            share = tirx.const(1.0 / divisor_override, "float32")
+        else:
+            rows = _divisor(row, kernel[0], stride[0], padding[0], input_hw[0], count_include_pad)
+            cols = _divisor(col, kernel[1], stride[1], padding[1], input_hw[1], count_include_pad)
+            share = tirx.const(1.0, "float32") / tirx.max(rows * cols, 1).astype("float32")
+        return te.sum(tirx.if_then_else(inside, gy[b, row, col, ch] * share, 0.0), axis=[ry, rx])
+
+    return te.compute((n, *input_hw, c), value, name="avg_pool_backward")
+
+
+def _divisor(i, kernel: int, stride: int, padding: int, size: int, include_pad: bool):
+    """Rows that window `i` counts: with its padding (but never past it), or the real ones only."""
+    start = i * stride - padding
+    if include_pad:
+        return tirx.min(start + kernel, size + padding) - start
+    return tirx.min(start + kernel, size) - tirx.max(start, 0)
+
+
+def adaptive_avg_pool2d(x: te.Tensor, out_hw: Pair) -> te.Tensor:
+    """x [N,H,W,C] -> [N,*out_hw,C]: window i covers rows floor(i*H/OH) to ceil((i+1)*H/OH)."""
+    n, h, w, c = (int(d) for d in x.shape)
+    ry = te.reduce_axis((0, _widest(h, out_hw[0])), "ry")
+    rx = te.reduce_axis((0, _widest(w, out_hw[1])), "rx")
+
+    def value(b, i, j, ch):
+        (top, bottom), (left, right) = _cell(i, h, out_hw[0]), _cell(j, w, out_hw[1])
+        load = x[b, top + ry, left + rx, ch]
+        inside = [top + ry < bottom] * (h % out_hw[0] > 0) + [left + rx < right] * (w % out_hw[1] > 0)
+        return te.sum(tirx.if_then_else(tirx.all(*inside), load, 0.0) if inside else load, axis=[ry, rx])
+
+    total = te.compute((n, *out_hw, c), value, name="adaptive_sum")
+
+    def mean(b, i, j, ch):
+        (top, bottom), (left, right) = _cell(i, h, out_hw[0]), _cell(j, w, out_hw[1])
+        return total[b, i, j, ch] / ((bottom - top) * (right - left)).astype("float32")
+
+    return te.compute(total.shape, mean, name="adaptive_avg_pool")
+
+
+def adaptive_avg_pool2d_backward(gy: te.Tensor, input_hw: Pair) -> te.Tensor:
+    """gy [N,OH,OW,C] -> gx [N,H,W,C]."""
+    n, oh, ow, c = (int(d) for d in gy.shape)
+    h, w = input_hw
+
+    def share(row, col):
+        (top, bottom), (left, right) = _cell(row, h, oh), _cell(col, w, ow)
+        return tirx.const(1.0, "float32") / ((bottom - top) * (right - left)).astype("float32")
+
+    if h % oh == 0 and w % ow == 0:  # every pixel lies in one window
+        scale = tirx.const(oh * ow / (h * w), "float32")
+        return te.compute(
+            (n, h, w, c),
+            lambda b, i, j, ch: gy[b, i // (h // oh), j // (w // ow), ch] * scale,
+            name="adaptive_avg_pool_backward",
+        )
+    ry = te.reduce_axis((0, max(len(_over(i, h, oh)) for i in range(h))), "ry")
+    rx = te.reduce_axis((0, max(len(_over(j, w, ow)) for j in range(w))), "rx")
+
+    def value(b, i, j, ch):
+        row, col = i * oh // h + ry, j * ow // w + rx
+        (top, bottom), (left, right) = _cell(row, h, oh), _cell(col, w, ow)
+        inside = tirx.all(row < oh, col < ow, i >= top, i < bottom, j >= left, j < right)
+        return te.sum(tirx.if_then_else(inside, gy[b, row, col, ch] * share(row, col), 0.0), axis=[ry, rx])
+
+    return te.compute((n, h, w, c), value, name="adaptive_avg_pool_backward")
+
+
+def _cell(i, size: int, cells: int):
+    return i * size // cells, ((i + 1) * size + cells - 1) // cells
+
+
+def _widest(size: int, cells: int) -> int:
+    return max(end - start for start, end in (_cell(i, size, cells) for i in range(cells)))
+
+
+def _over(i: int, size: int, cells: int) -> range:
+    """Cells from floor(i*cells/size), the first whose window can hold row i, to the last that does."""
+    covering = [cell for cell in range(cells) if _cell(cell, size, cells)[0] <= i < _cell(cell, size, cells)[1]]
+    return range(i * cells // size, covering[-1] + 1)

@@ -1,0 +1,23 @@
+"""Optimizer updates. Each element depends on its own old value only, so the driver runs them in place."""
+
+from __future__ import annotations
+
+from tvm import te, tirx
+
+
+def sgd_update(
+    w: te.Tensor, v: te.Tensor, g: te.Tensor, lr: te.Tensor, momentum: float, weight_decay: float
+) -> tuple[te.Tensor, te.Tensor]:
+    """v' = momentum*v + g + weight_decay*w;  w' = w - lr*v'. Returns (w', v'), shapes as w."""
+
+    def both(*at: tirx.Var) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        velocity = momentum * v[at] + (g[at] + weight_decay * w[at])
+        return w[at] - lr[()] * velocity, velocity
+
+    new_w, new_v = te.compute(w.shape, both, name="sgd_update")
+    return new_w, new_v
+
+
+def sgd_update_plain(w: te.Tensor, g: te.Tensor, lr: te.Tensor, weight_decay: float) -> te.Tensor:
+    """w' = w - lr*(g + weight_decay*w)."""
+    return te.compute(w.shape, lambda *at: w[at] - lr[()] * (g[at] + weight_decay * w[at]), name="sgd_update_plain")

@@ -1,0 +1,25 @@
+"""Compile the generated driver and the runtime, and link them with the kernels into one library."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from gfcompile.errors import UserError
+from gfcompile.targets import Target
+
+RUNTIME = Path(__file__).parent.parent / "runtime"
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack")
+
+
+def link_library(driver: Path, objects: list[Path], library: Path, target: Target) -> None:
+    """`cc` on everything at once: the C is small."""
+    sources = [str(driver), *(str(path) for path in sorted(RUNTIME.glob("*.c")))]
+    command = [*target.link, *FLAGS, f"-I{RUNTIME}", *sources, *(str(path) for path in objects), "-lm", "-o", str(library)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise UserError(f"target '{target.name}': '{target.link[0]}' is not installed; install a C compiler") from error
+    if done.returncode != 0:
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-300:])
+        raise UserError(f"target '{target.name}': '{target.link[0]}' could not link the step ({reason})")

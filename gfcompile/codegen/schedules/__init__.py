@@ -1,0 +1,61 @@
+"""Schedules: an ordered list of rules, each takes a function or says "not mine"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import ScheduleError
+
+from gfcompile.codegen.schedules import conv, depthwise, elementwise, fallback, gemm, reduction
+from gfcompile.codegen.schedules.blocks import list_blocks
+from gfcompile.codegen.schedules.workspace import workspace_bytes
+from gfcompile.targets import Target
+
+__all__ = ["RULES", "Rule", "choose_schedule", "schedule", "workspace_bytes"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A template: `apply` changes the schedule and returns True, or returns False for "not mine"."""
+
+    name: str
+    apply: Callable[[Schedule, Target], bool]
+
+
+RULES = (  # most particular first; the last one takes everything
+    Rule("conv", conv.apply),
+    Rule("depthwise", depthwise.apply),
+    Rule("gemm", gemm.apply),
+    Rule("elementwise", elementwise.apply),
+    Rule("reduction", reduction.apply),
+    Rule("fallback", fallback.apply),
+)
+
+
+def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The function, scheduled by the first rule that takes it."""
+    return choose_schedule(func, target)[1]
+
+
+def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
+    """(name of the rule, scheduled function). A function with no blocks to schedule comes back as it is ("none")."""
+    for rule in RULES:
+        try:
+            sch = Schedule(tvm.IRModule({"main": _copy(func)}))
+            if not list_blocks(sch):
+                return "none", func
+            if rule.apply(sch, target):
+                return rule.name, sch.mod["main"].with_attrs(dict(func.attrs.items()))
+        except ScheduleError:
+            continue
+    return "none", func
+
+
+def _copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A schedule may change the function it is given, and the next rule needs the first one."""
+    copy = tvm.ir.load_json(tvm.ir.save_json(func))
+    return copy.with_attr("global_symbol", "main")

@@ -1,0 +1,194 @@
+"""Questions a schedule rule asks of a block: what it computes, how it reads, who consumes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tvm import tirx
+from tvm.ir.expr import Call, TensorLoad
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm_ffi import structural_walk
+
+_SPATIAL, _REDUCE = 0, 2
+_COSTLY = ("exp", "log", "tanh", "erf", "pow", "sigmoid", "sin", "cos", "sqrt")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A snapshot of one block: valid until the schedule changes it."""
+
+    rv: SBlockRV
+    node: object
+
+    @property
+    def name(self) -> str:
+        return self.node.name_hint
+
+    @property
+    def kinds(self) -> list[int]:
+        return [int(v.iter_type) for v in self.node.iter_vars]
+
+    @property
+    def spatial(self) -> list[int]:
+        """Extents of the data-parallel axes."""
+        return [int(v.dom.extent) for v in self.node.iter_vars if int(v.iter_type) == _SPATIAL]
+
+    @property
+    def reduce(self) -> list[int]:
+        """Extents of the reduction axes."""
+        return [int(v.dom.extent) for v in self.node.iter_vars if int(v.iter_type) == _REDUCE]
+
+    @property
+    def spatial_vars(self) -> list[tirx.Var]:
+        return [v.var for v in self.node.iter_vars if int(v.iter_type) == _SPATIAL]
+
+    @property
+    def reduce_vars(self) -> list[tirx.Var]:
+        return [v.var for v in self.node.iter_vars if int(v.iter_type) == _REDUCE]
+
+    @property
+    def work(self) -> int:
+        """Points of the whole iteration space."""
+        return prod(self.spatial) * prod(self.reduce)
+
+    @property
+    def buffer(self):
+        """The one buffer this block writes."""
+        return self.node.writes[0].source
+
+    @property
+    def is_regular(self) -> bool:
+        """One store at the spatial axes, in order: C[i, j, ...] = value; reduction axes come after them."""
+        body, spatial = self.node.body, self.spatial_vars
+        if len(self.node.writes) != 1 or not isinstance(body, tirx.BufferStore):
+            return False
+        if sorted(self.kinds) != self.kinds or set(self.kinds) - {_SPATIAL, _REDUCE}:
+            return False
+        return len(body.indices) == len(spatial) and all(
+            isinstance(i, tirx.Var) and i.same_as(v) for i, v in zip(body.indices, spatial, strict=True)
+        )
+
+    @property
+    def is_injective(self) -> bool:
+        body = self.node.body
+        if self.reduce or self.node.init is not None or len(self.node.writes) != 1:
+            return False
+        return isinstance(body, tirx.BufferStore) and set(self.kinds) <= {_SPATIAL}
+
+    @property
+    def loads(self) -> list[TensorLoad]:
+        """Every load of the body but that of the accumulator itself."""
+        found: list[TensorLoad] = []
+        structural_walk(self.node.body, [(TensorLoad, found.append)])
+        return [load for load in found if not load.source.same_as(self.buffer)]
+
+    @property
+    def is_costly(self) -> bool:
+        """Calls a function that is worth storing rather than computing twice."""
+        calls: list[Call] = []
+        structural_walk(self.node.body, [(Call, calls.append)])
+        return any(word in str(call.op) for call in calls for word in _COSTLY)
+
+    @property
+    def factors(self) -> tuple[TensorLoad, TensorLoad] | None:
+        """The two operands of C += A * B, or None."""
+        if not (self.is_regular and self.reduce and isinstance(self.node.body.value, tirx.Add)):
+            return None
+        product = self.node.body.value.b
+        if not isinstance(product, tirx.Mul):
+            return None
+        pair = product.a, product.b
+        return pair if all(isinstance(load, TensorLoad) for load in pair) else None
+
+
+def list_blocks(sch: Schedule) -> list[Block]:
+    """The blocks under the root, in program order."""
+    return [Block(rv, sch.get(rv)) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
+
+
+def find_block(sch: Schedule, name: str) -> Block:
+    rv = sch.get_sblock(name)
+    return Block(rv, sch.get(rv))
+
+
+def writes_output(sch: Schedule, block: Block) -> bool:
+    """Whether the block writes a parameter of the function rather than an intermediate."""
+    params = sch.mod["main"].params
+    return any(write.source.same_as(param) for write in block.node.writes for param in params)
+
+
+def ancestors(sch: Schedule, block: Block) -> set[str]:
+    """Names of the blocks whose results reach `block`."""
+    found: set[str] = set()
+    queue = [block.rv]
+    while queue:
+        for rv in sch.get_producers(queue.pop()):
+            name = sch.get(rv).name_hint
+            if name not in found:
+                found.add(name)
+                queue.append(rv)
+    return found
+
+
+def access(load: TensorLoad, var: tirx.Var, width: int) -> str:
+    """How `width` neighbours of `var` read: "unit" (consecutive), "same" (one address) or "gather".
+
+    Probed with every other variable at zero: a hint for speed, never for correctness.
+    """
+    shape = [int(d) for d in load.source.shape]
+    addresses = []
+    for lane in range(width):
+        flat = 0
+        for index, size in zip(load.indices, shape, strict=True):
+            value = _evaluate(index, var, lane)
+            if value is None:
+                return "gather"
+            flat = flat * size + value
+        addresses.append(flat)
+    steps = {b - a for a, b in zip(addresses, addresses[1:], strict=False)}
+    if steps <= {0}:
+        return "same"
+    return "unit" if steps == {1} else "gather"
+
+
+_ARITHMETIC = {
+    tirx.Add: lambda a, b: a + b,
+    tirx.Sub: lambda a, b: a - b,
+    tirx.Mul: lambda a, b: a * b,
+    tirx.FloorDiv: lambda a, b: a // b,
+    tirx.FloorMod: lambda a, b: a % b,
+    tirx.Min: min,
+    tirx.Max: max,
+}
+
+
+def _evaluate(index, var: tirx.Var, value: int) -> int | None:
+    """An index expression with `var` at `value` and all else at zero; None where it is not plain arithmetic."""
+    if isinstance(index, int):
+        return index
+    if isinstance(index, tirx.IntImm):
+        return int(index.value)
+    if isinstance(index, tirx.Var):
+        return value if index.same_as(var) else 0
+    if isinstance(index, tirx.Cast):
+        return _evaluate(index.value, var, value)
+    operation = _ARITHMETIC.get(type(index))
+    if operation is None:
+        return None
+    a, b = _evaluate(index.a, var, value), _evaluate(index.b, var, value)
+    return None if a is None or b is None else operation(a, b)
+
+
+def same_point(indices, variables: list[tirx.Var]) -> bool:
+    """Whether a load's indices are exactly these variables, in order."""
+    return len(indices) == len(variables) and all(
+        _is(index, var) for index, var in zip(indices, variables, strict=True)
+    )
+
+
+def _is(index, var: tirx.Var) -> bool:
+    while isinstance(index, tirx.Cast):
+        index = index.value
+    return isinstance(index, tirx.Var) and index.same_as(var)

@@ -1,0 +1,96 @@
+"""Convolutions: accumulators of a register tile, epilogue at the tile, padding made per block of rows.
+
+Small weights: a task is a block of output rows, whose input stays in L2 while all output channels pass over it.
+Large weights: a task is a block of output channels, whose weights stay in L2 while the whole map passes under it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm.s_tir import Schedule
+
+from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
+from gfcompile.codegen.schedules.inline import inline_injective
+from gfcompile.codegen.schedules.loops import parallelize
+from gfcompile.codegen.schedules.reduction import schedule_rest
+from gfcompile.codegen.schedules.tile import Tile, bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
+from gfcompile.targets import Target
+
+_LARGE_WEIGHTS = 256 * 1024  # bytes: half of a common L2
+_ROW_BLOCK = 128 * 1024  # bytes of input a task keeps at hand
+_FEW_TASKS = 4
+_UNROLLED_REDUCTION = 4
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """C[n,i,j,o] += x[n, i.., j.., c] * w[o/kb, .., c, o%kb]."""
+    anchors = [block for block in list_blocks(sch) if is_conv(block)]
+    if len(anchors) != 1:
+        return False
+    (anchor,) = anchors
+    width = vector_width(anchor, target)
+    if width is None or width == 1:
+        return False
+    tile = choose_tile(anchor.spatial, width, [2, 1, 0], target)
+    tile_rows(sch, anchor, tile, target, channels_outside=True, unroll_reduce=_UNROLLED_REDUCTION)
+    return True
+
+
+def is_conv(block: Block) -> bool:
+    """A map of [N,H,W,C]: one operand moves with every pixel, the other with the output channel only."""
+    factors = block.factors
+    if factors is None or len(block.spatial) != 4 or len(block.reduce) != 3:
+        return False
+    pixels, weights = factors
+    n, i, j, o = block.spatial_vars
+    still = all(access(weights, var, 2) == "same" for var in (n, i, j))
+    return still and len(weights.indices) == 5 and access(weights, o, 2) in ("unit", "gather")
+
+
+def tile_rows(
+    sch: Schedule, anchor: Block, tile: Tile, target: Target, channels_outside: bool, unroll_reduce: int
+) -> None:
+    """Arrange the tiles of a [N,H,W,C] anchor, pull its padding to the row block, schedule what is left."""
+    stages = ancestors(sch, anchor)
+    pixels, weights = anchor.factors
+    inline_injective(sch, keep=stages)
+    pad = next((name for name in stages if find_block(sch, name).buffer.same_as(pixels.source)), None)
+    if pad is not None and not find_block(sch, pad).is_injective:
+        pad = None
+    anchor, tail = bring_tail(sch, find_block(sch, anchor.name))
+    (b, i, j, o), inner = open_tile(sch, tail, tile)
+    done = {anchor.name, tail.name}
+    rows = anchor.spatial[1] // tile.sizes[1]
+    block_rows = _rows_per_task(anchor, pixels, rows, tile)
+    tasks = anchor.spatial[0] // tile.sizes[0] * (rows // block_rows)
+    large = prod(int(d) for d in weights.source.shape) * 4 > _LARGE_WEIGHTS
+    if (large and channels_outside) or tasks < _FEW_TASKS or tile.sizes[0] > 1:
+        sch.reorder(o, b, i, j)
+        parallelize(sch, [o, b, i], anchor.work)
+        close_tile(sch, anchor, j, inner, tile, unroll_reduce)
+    else:
+        io, ii = sch.split(i, [None, block_rows])
+        order = (o, ii, j) if channels_outside else (ii, j, o)
+        sch.reorder(b, io, *order)
+        task = parallelize(sch, [b, io], anchor.work, enough=1 << 30)[0 if anchor.work >= 16384 and tasks > 1 else -1]
+        close_tile(sch, anchor, order[-1], inner, tile, unroll_reduce)
+        if pad is not None:
+            _pad_at(sch, find_block(sch, pad), task, target)
+            done.add(pad)
+    schedule_rest(sch, done, target)
+
+
+def _rows_per_task(anchor: Block, pixels, rows: int, tile: Tile) -> int:
+    """Output tile rows whose input fits the budget: a divisor of all of them."""
+    _, height, width, channels = (int(d) for d in pixels.source.shape)
+    bytes_a_row = width * channels * 4 * max(1, height // anchor.spatial[1]) * tile.sizes[1]
+    return max(divisors(rows, max(1, _ROW_BLOCK // bytes_a_row)))
+
+
+def _pad_at(sch: Schedule, pad: Block, task, target: Target) -> None:
+    sch.compute_at(pad.rv, task, preserve_unit_loops=True)
+    last = sch.get_loops(pad.rv)[-1]
+    width = vector_width(pad, target)
+    if width is not None and width > 1:
+        sch.vectorize(sch.split(last, [None, width])[1])

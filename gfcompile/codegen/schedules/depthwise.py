@@ -1,0 +1,34 @@
+"""Depthwise convolutions: a few pixels of one channel vector at a time, padding made per block of rows."""
+
+from __future__ import annotations
+
+from tvm.s_tir import Schedule
+
+from gfcompile.codegen.schedules.blocks import Block, access, list_blocks
+from gfcompile.codegen.schedules.conv import tile_rows
+from gfcompile.codegen.schedules.tile import choose_tile, vector_width
+from gfcompile.targets import Target
+
+_UNROLLED_TAPS = 9
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """C[n,i,j,c] += x[n, i.., j.., c] * w[.., c]: both operands run along the channels."""
+    anchors = [block for block in list_blocks(sch) if is_depthwise(block)]
+    if len(anchors) != 1:
+        return False
+    (anchor,) = anchors
+    width = vector_width(anchor, target)
+    if width is None or width == 1:
+        return False
+    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1)
+    tile_rows(sch, anchor, tile, target, channels_outside=False, unroll_reduce=_UNROLLED_TAPS)
+    return True
+
+
+def is_depthwise(block: Block) -> bool:
+    """A map of [N,H,W,C] from two operands that both follow C, reduced over taps."""
+    factors = block.factors
+    if factors is None or len(block.spatial) != 4 or len(block.reduce) != 2:
+        return False
+    return all(access(load, block.spatial_vars[-1], 2) == "unit" for load in factors)

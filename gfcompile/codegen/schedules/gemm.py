@@ -1,0 +1,54 @@
+"""Matrix products of every shape: linear layers, channel mixes, strided input gradients, batched products."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm.s_tir import Schedule
+
+from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
+from gfcompile.codegen.schedules.inline import inline_injective
+from gfcompile.codegen.schedules.loops import parallelize
+from gfcompile.codegen.schedules.reduction import schedule_rest
+from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, open_tile, vector_width
+from gfcompile.targets import Target
+
+_LARGE_PANEL = 256 * 1024
+_ROW_AXES = 3
+_UNROLLED_REDUCTION = 4
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """The heaviest C += A * B whose last axis is contiguous in an operand; other blocks get plain schedules."""
+    anchors = [block for block in list_blocks(sch) if is_product(block, target)]
+    if not anchors:
+        return False
+    anchor = max(anchors, key=lambda block: block.work)
+    stages = ancestors(sch, anchor)
+    inline_injective(sch, keep=stages)
+    anchor = find_block(sch, anchor.name)
+    width = vector_width(anchor, target)
+    axes = len(anchor.spatial)
+    rows = list(range(axes - 2, -1, -1))[:_ROW_AXES]
+    tile = choose_tile(anchor.spatial, width, rows, target)
+    panel = next(load for load in anchor.factors if access(load, anchor.spatial_vars[-1], width) == "unit")
+    large = prod(int(d) for d in panel.source.shape) * 4 > _LARGE_PANEL
+    anchor, tail = bring_tail(sch, anchor)
+    outer, inner = open_tile(sch, tail, tile)
+    if large and len(outer) > 1:
+        outer = [outer[-1], *outer[:-1]]
+        sch.reorder(*outer)
+    outer = parallelize(sch, outer, anchor.work)
+    close_tile(sch, anchor, outer[-1], inner, tile, _UNROLLED_REDUCTION)
+    schedule_rest(sch, {anchor.name, tail.name}, target)
+    return True
+
+
+def is_product(block: Block, target: Target) -> bool:
+    factors = block.factors
+    if factors is None or not block.spatial:
+        return False
+    width = vector_width(block, target)
+    if width is None or width == 1:
+        return False
+    return any(access(load, block.spatial_vars[-1], width) == "unit" for load in factors)

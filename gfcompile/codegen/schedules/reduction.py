@@ -1,0 +1,130 @@
+"""Reductions: pooling, patch sums, channel sums, row sums, whole sums. No reduction axis is ever split by threads.
+
+A sum to few outputs is first cut into a fixed number of partial sums (`rfactor`), whose axis is then spatial: the
+cut depends on the shape alone, so the result is the same for every thread count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from math import prod
+
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import ScheduleError
+
+from gfcompile.codegen.schedules.blocks import Block, access, find_block, list_blocks
+from gfcompile.codegen.schedules.inline import inline_injective
+from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize, schedule_injective, schedule_plain
+from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
+from gfcompile.targets import Target
+
+_FEW_TASKS = 8
+_MOST_PARTS = 64
+_UNROLLED_TAPS = 9
+_VECTORS = 4
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """One or more reductions, each with the element-wise work around it."""
+    if all(block.is_injective for block in list_blocks(sch)):
+        return False
+    inline_injective(sch)
+    schedule_rest(sch, (), target)
+    return True
+
+
+def schedule_rest(sch: Schedule, done: Container[str], target: Target) -> None:
+    """Give every block not in `done` a schedule of its own."""
+    names = [block.name for block in list_blocks(sch) if block.name not in done]
+    finished: set[str] = set()
+    for name in names:
+        if name not in finished:
+            block = find_block(sch, name)
+            if block.is_injective:
+                schedule_injective(sch, block, target)
+            else:
+                finished |= schedule_reduction(sch, block, target)
+
+
+def schedule_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
+    """Schedule one reduction; returns the names of the later blocks it has scheduled with it."""
+    if not block.is_regular or not block.reduce or len(sch.get_loops(block.rv)) != len(block.kinds):
+        schedule_plain(sch, block)
+        return set()
+    width = vector_width(block, target) if block.spatial else None
+    parts = _partial_sums(sch, block, width, target)
+    if parts is not None:
+        tile_reduction(sch, parts, target)
+        final = find_block(sch, block.name)
+        if final.spatial and vector_width(final, target) is not None:
+            return tile_reduction(sch, final, target)
+        schedule_plain(sch, final)
+        return set()
+    if width is not None and block.spatial:
+        return tile_reduction(sch, block, target)
+    schedule_plain(sch, block)
+    return set()
+
+
+def tile_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
+    """Accumulate a few vectors of the last axis in registers; returns the name of the epilogue taken along."""
+    width = vector_width(block, target)
+    if width is None or not block.spatial:
+        schedule_plain(sch, block)
+        return set()
+    block, tail = bring_tail(sch, block)
+    tile = choose_tile(block.spatial, width, [], target, most_vectors=_VECTORS)
+    outer, inner = open_tile(sch, tail, tile)
+    outer = parallelize(sch, outer, block.work)
+    close_tile(sch, block, outer[-1], inner, tile, unroll_reduce=_UNROLLED_TAPS)
+    return {tail.name}
+
+
+def _partial_sums(sch: Schedule, block: Block, width: int | None, target: Target) -> Block | None:
+    """Cut a reduction that leaves too few tasks, or that runs along the contiguous axis, into partial ones."""
+    space = len(block.spatial)
+    loops = sch.get_loops(block.rv)[space:]
+    try:
+        if width is not None and space:
+            if block.work < SERIAL_BELOW or prod(block.spatial) // width >= _FEW_TASKS:
+                return None
+            part = _leading_part(sch, block, loops)
+            return None if part is None else _factor(sch, part)
+        along = all(access(load, block.reduce_vars[-1], target.lanes) != "gather" for load in block.loads)
+        if not along or block.reduce[-1] % target.lanes or block.reduce[-1] < 2 * target.lanes:
+            return None
+        _, lane = sch.split(loops[-1], [None, target.lanes])
+        part = _factor(sch, lane, axis=space)
+        if block.work >= SERIAL_BELOW and prod(block.spatial) < _FEW_TASKS:
+            leading = _leading_part(sch, part, sch.get_loops(part.rv)[space + 1 :])
+            if leading is not None:
+                inner = _factor(sch, leading)
+                tile_reduction(sch, inner, target)
+        return find_block(sch, part.name)
+    except ScheduleError:
+        return None  # a combiner TVM cannot split (argmax): the plain loops are right
+
+
+def _leading_part(sch: Schedule, block: Block, loops):
+    """The outermost reduction loops as one loop of 8 to 64 parts, or None where the axes do not allow it."""
+    count, taken = 1, 0
+    for loop in loops:
+        extent = int(sch.get(loop).extent)
+        if count * extent > _MOST_PARTS:
+            cut = max(d for d in divisors(extent, _MOST_PARTS // count))
+            if cut > 1:
+                outer, _ = sch.split(loop, [cut, None])
+                return sch.fuse(*loops[:taken], outer) if taken else outer
+            break
+        count *= extent
+        taken += 1
+        if count >= _FEW_TASKS:
+            break
+    if not taken or count == 1:
+        return None
+    return sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
+
+
+def _factor(sch: Schedule, loop, axis: int = 0) -> Block:
+    rv = sch.rfactor(loop, axis)
+    return Block(rv, sch.get(rv))

@@ -1,0 +1,157 @@
+"""The register tile: a reduction whose accumulators live in vector registers, its epilogue applied at the tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from gfcompile.codegen.schedules.blocks import (
+    Block,
+    access,
+    ancestors,
+    find_block,
+    list_blocks,
+    same_point,
+    writes_output,
+)
+from gfcompile.targets import Target
+
+_WIDEST = 16  # lanes of an odd-sized vector: LLVM splits it into legal ones
+
+
+def divisors(number: int, limit: int) -> list[int]:
+    return [d for d in range(1, min(number, limit) + 1) if number % d == 0]
+
+
+def accumulators(target: Target) -> int:
+    """Vector registers for accumulators: half of 16 (LLVM spills beyond), three quarters of 32."""
+    return 24 if target.registers >= 32 else 8
+
+
+def vector_width(block: Block, target: Target) -> int | None:
+    """Lanes of the block's last axis that every operand reads consecutively or as one value; None if none do."""
+    extent, var, loads = block.spatial[-1], block.spatial_vars[-1], block.loads
+    sizes = [target.lanes] * (extent % target.lanes == 0)
+    for width in (*sizes, *reversed(divisors(extent, _WIDEST))):
+        patterns = [access(load, var, width) for load in loads]
+        if "gather" not in patterns:
+            return width if width > 1 or extent == 1 else None
+    return None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of the register tile along every spatial axis; the last axis is `vectors * width` long."""
+
+    sizes: tuple[int, ...]
+    width: int
+
+    @property
+    def accumulators(self) -> int:
+        return prod(self.sizes) // self.width
+
+
+def choose_tile(extents: list[int], width: int, rows: list[int], target: Target, most_vectors: int = 8) -> Tile:
+    """The tile with the least cycles a multiply-add; `rows` are the axes to tile beside the last, preferred first.
+
+    Per step a tile of r rows and v vectors does r*v multiply-adds (two a cycle, latency four) and r + v loads (two a
+    cycle). Every size divides its axis, so no edge is left.
+    """
+    budget = accumulators(target)
+    best, best_cost = None, None
+    spans = [divisors(extents[axis], budget) for axis in rows]
+    for vectors in divisors(extents[-1] // width, min(budget, most_vectors)):
+        for sizes in product(*spans):
+            count = prod(sizes)
+            total = count * vectors
+            if total > budget:
+                continue
+            cycles = max(0.5, 4 / total, (count + vectors) / (2 * total))
+            # ties: two vectors a row is what one packed block holds; then long rows of the preferred axis
+            cost = (round(cycles, 3), abs(vectors - 2), *(-size for size in sizes))
+            if best_cost is None or cost < best_cost:
+                tile = [1] * len(extents)
+                tile[-1] = vectors * width
+                for axis, size in zip(rows, sizes, strict=True):
+                    tile[axis] = size
+                best, best_cost = Tile(tuple(tile), width), cost
+    return best if best is not None else Tile((*([1] * (len(extents) - 1)), width), width)
+
+
+def find_tail(sch: Schedule, anchor: Block) -> Block | None:
+    """The one block that reads the anchor's result point by point, if it is all that follows the anchor."""
+    before = ancestors(sch, anchor)
+    after = [block for block in list_blocks(sch) if block.name not in before and block.name != anchor.name]
+    if len(after) != 1 or writes_output(sch, anchor):
+        return None
+    (tail,) = after
+    if not (tail.is_injective and tail.is_regular and tail.spatial == anchor.spatial):
+        return None
+    for load in tail.loads:
+        if load.source.same_as(anchor.buffer) and not same_point(load.indices, tail.spatial_vars):
+            return None
+    return tail
+
+
+def bring_tail(sch: Schedule, anchor: Block) -> tuple[Block, Block]:
+    """(anchor, tail): the anchor writes registers, the tail is its epilogue or, where it has none, a copy."""
+    tail = find_tail(sch, anchor)
+    if tail is None:
+        rv = sch.cache_write(anchor.rv, 0, "local")
+        tail = Block(rv, sch.get(rv))
+    else:
+        sch.set_scope(anchor.rv, 0, "local")
+        tail = find_block(sch, tail.name)
+    return find_block(sch, anchor.name), tail
+
+
+def open_tile(sch: Schedule, tail: Block, tile: Tile) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Split every loop of the tail into (outer, inner): the caller arranges the outer ones."""
+    outer, inner = [], []
+    for loop, size in zip(sch.get_loops(tail.rv), tile.sizes, strict=True):
+        o, i = sch.split(loop, [None, size])
+        outer.append(o)
+        inner.append(i)
+    sch.reorder(*outer, *inner)
+    return outer, inner
+
+
+def close_tile(
+    sch: Schedule, anchor: Block, at: LoopRV, inner: list[LoopRV], tile: Tile, unroll_reduce: int = 1
+) -> None:
+    """Compute the anchor inside loop `at`, accumulators in registers: reductions outside, tile unrolled, lanes last.
+
+    Reduction loops from the innermost out are unrolled while their product stays within `unroll_reduce`.
+    """
+    _unroll_lanes(sch, inner, tile.width)
+    sch.compute_at(anchor.rv, at, preserve_unit_loops=True)
+    depth, axes = len(tile.sizes), len(anchor.kinds)
+    loops = sch.get_loops(anchor.rv)[-axes:]
+    space, reduce = loops[:depth], loops[depth:]
+    vector, lane = sch.split(space[-1], [None, tile.width])
+    sch.reorder(*reduce, *space[:-1], vector, lane)
+    init = sch.decompose_reduction(anchor.rv, reduce[0])
+    for loop in (*space[:-1], vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    *zero, last = sch.get_loops(init)[-(depth + 1) :]
+    for loop in zero:
+        sch.unroll(loop)
+    sch.vectorize(last)
+    count = 1
+    for loop, extent in zip(reversed(reduce), reversed(anchor.reduce), strict=True):
+        count *= extent
+        if count > unroll_reduce:
+            break
+        sch.unroll(loop)
+
+
+def _unroll_lanes(sch: Schedule, loops: list[LoopRV], width: int) -> None:
+    vector, lane = sch.split(loops[-1], [None, width])
+    for loop in (*loops[:-1], vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)

@@ -1,0 +1,77 @@
+"""The tensors that live as long as the step: trained parameters, momentum, updated buffers, and folded constants."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gfcompile.layouts import WeightLayout
+from gfcompile.step import STATE, Role, Step, Value
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """`shape` is logical; `layout` says how the library keeps it. Constants are kept as they are."""
+
+    role: Role
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: WeightLayout | None
+
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class StateTable:
+    """One numbering for all programs; constants with equal contents share an entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[StateEntry] = []
+        self.constants: dict[str, Tensor] = {}
+        self._indices: dict[tuple[str, Value], int] = {}
+        self._by_content: dict[str, int] = {}
+        self._by_value: dict[Value, int] = {}
+
+    def add(self, program: str, step: Step) -> None:
+        """Number the state that the program reads."""
+        for value in step.inputs:
+            if value.role in STATE and not step.is_frozen(value):
+                self._indices[program, value] = self._state(value, step)
+            elif value.role in STATE or value.role is Role.CONSTANT:
+                self._indices[program, value] = self._constant(step.tensors[value.name])
+
+    def index(self, program: str, value: Value) -> int:
+        return self._indices[program, value]
+
+    def of_role(self, *roles: Role) -> list[StateEntry]:
+        return [entry for entry in self.entries if entry.role in roles]
+
+    def _state(self, value: Value, step: Step) -> int:
+        if value not in self._by_value:
+            tensor = step.tensors[value.name]
+            layout = step.layouts.get(value.name)
+            self._by_value[value] = len(self.entries)
+            self.entries.append(StateEntry(value.role, value.name, tuple(tensor.shape), _numpy_name(tensor), layout))
+        return self._by_value[value]
+
+    def _constant(self, tensor: Tensor) -> int:
+        array = tensor.detach().contiguous()
+        digest = hashlib.sha256(array.numpy().tobytes())
+        digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
+        key = digest.hexdigest()
+        if key not in self._by_content:
+            name = f"constant{len(self.constants)}"
+            self._by_content[key] = len(self.entries)
+            self.constants[name] = array
+            self.entries.append(StateEntry(Role.CONSTANT, name, tuple(array.shape), _numpy_name(array), None))
+        return self._by_content[key]
+
+
+def _numpy_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.") if tensor.dtype is not torch.bool else "bool"

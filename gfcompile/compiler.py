@@ -1,0 +1,138 @@
+"""The compiler as two steps: `analyse` knows everything about the step to be, `build` generates and links its code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gfcompile import pipeline
+from gfcompile.codegen.arena import plan_arena
+from gfcompile.codegen.driver import Planned
+from gfcompile.codegen.lower import lower
+from gfcompile.codegen.program import Program, make_program
+from gfcompile.codegen.state import StateTable
+from gfcompile.errors import UserError
+from gfcompile.frontend.losses import Loss
+from gfcompile.frontend.survey import survey
+from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
+from gfcompile.optimizers import SGD
+from gfcompile.plan import Layer, Plan, Request, make_plan
+from gfcompile.step import Refusal, Step
+
+Observer = Callable[[str, int, str, Step], None]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be compiled."""
+
+    module: nn.Module
+    example: Tensor
+    loss: Loss
+    request: Request
+    optimizer: SGD = field(default_factory=SGD)
+    lr: float = 0.01
+    fixed_mode: bool = False
+
+
+@dataclass
+class Analysis:
+    """Everything known before code is generated. `programs` has train, gradients and predict, in that order."""
+
+    job: Job
+    layers: list[Layer]
+    plan: Plan
+    steps: dict[str, Step]
+    programs: dict[str, Planned]
+    state: StateTable
+    exact_program: Program
+    original: dict[str, Tensor]
+    output_shape: tuple[int, ...]
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return self.steps["train"].refusals
+
+    @property
+    def filtered_layers(self) -> list[str]:
+        refused = {refusal.layer for refusal in self.refusals}
+        return [layer.name for layer in self.plan.trained if layer.r is not None and layer.name not in refused]
+
+    @property
+    def saved_bytes(self) -> int:
+        return _saved_bytes(self.programs["train"].program)
+
+    @property
+    def exact_saved_bytes(self) -> int:
+        return _saved_bytes(self.exact_program)
+
+    @property
+    def arena_bytes(self) -> int:
+        return max(planned.placement.bytes for planned in self.programs.values())
+
+
+def make_survey(job: Job) -> list[Layer]:
+    """The model's layers in order of execution."""
+    module = working_copy(job.module)
+    return survey(trace_forward(module, job.example), [name for name, _ in module.named_parameters()])
+
+
+def analyse(job: Job, observe: Observer | None = None, progress: Progress = lambda _: None) -> Analysis:
+    """Trace, plan, rewrite, lower and place in memory; generates no code."""
+    if job.fixed_mode and job.request.batchnorm == "train":
+        raise UserError("--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval")
+    module = working_copy(job.module)
+    progress("tracing the forward pass")
+    forward = trace_forward(module, job.example)
+    layers = survey(forward, [name for name, _ in module.named_parameters()])
+    plan = make_plan(layers, job.request)
+    original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad():
+        output = copy.deepcopy(module)(job.example)
+    progress("tracing the backward pass")
+    traced = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
+    exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
+    variants = {
+        "train": (traced, plan, pipeline.training_passes(job.optimizer)),
+        "gradients": (traced, plan, pipeline.gradient_passes()),
+        "exact": (traced, exact, pipeline.training_passes(job.optimizer)),
+        "predict": (forward_step(forward, plan, traced.updated_buffers), plan, pipeline.prediction_passes()),
+    }
+    steps, programs, state = {}, {}, StateTable()
+    for name, (source, its_plan, passes) in variants.items():
+        progress(f"rewriting and lowering: {name}")
+        steps[name] = step = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
+        program = make_program(name, lower(step), step)
+        programs[name] = Planned(program, plan_arena(program))
+        if name != "exact":
+            state.add(name, step)
+    exact_program = programs.pop("exact").program
+    return Analysis(job, layers, plan, steps, programs, state, exact_program, original, tuple(output.shape))
+
+
+def _duplicate(step: Step, plan: Plan) -> Step:
+    body = torch.fx.GraphModule(step.body, copy.copy(step.body.graph))
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(step.body.graph, {}))
+    body = torch.fx.GraphModule(step.body, graph)
+    return Step(body, list(step.inputs), list(step.outputs), plan, dict(step.tensors), step.updated_buffers)
+
+
+def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step], None] | None:
+    if observe is None or program == "exact":
+        return None
+    return lambda index, name, step: observe(program, index, name, step)
+
+
+def _saved_bytes(program: Program) -> int:
+    return sum(program.buffers[index].bytes for index in program.saved())
+
+
+def default_out(name: str) -> Path:
+    return Path(f"{name}_step")

@@ -1,0 +1,1 @@
+"""A model file or module in, a joint training graph out. Nothing here imports tvm."""

@@ -1,0 +1,61 @@
+/* The library's thread pool, and what each of its executors owns. Internal: never exported.
+ *
+ * A *lane* is an executor's private scratch. Lane 0 is the calling thread, lanes 1.. are the workers. Nothing here
+ * takes the library's lock: gf_runtime.c holds it around reserve, stop and every run, so that one launch is in flight
+ * at most. */
+#ifndef GF_POOL_H
+#define GF_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden)
+#define GF_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define GF_PRINTF(text, first)
+#endif
+
+enum { GF_MAX_THREADS = 256, GF_ALIGNMENT = 64, GF_ERROR_BYTES = 256 };
+
+typedef struct {
+  _Alignas(GF_ALIGNMENT) char *base;
+  char *top; /* bump pointer: base <= top <= end */
+  char *end;
+  int code; /* of the last launch on this lane */
+  char error[GF_ERROR_BYTES];
+} gf_lane;
+
+typedef struct { /* TVM's TVMParallelGroupEnv */
+  void *sync_handle;
+  int32_t num_task;
+} gf_parallel_env;
+
+typedef int (*gf_task)(int task_id, gf_parallel_env *env, void *closure);
+
+int gf_online_cores(void);
+
+/* Make sure that `threads` executors exist, the caller included. 0, or -1 with an error text. */
+int gf_pool_reserve(int threads);
+/* End and join all workers. */
+void gf_pool_stop(void);
+/* In a child after fork(): its workers do not exist, its locks are in an unknown state. */
+void gf_pool_forget(void);
+
+/* Between enter and leave, launches of this thread use these lanes. */
+void gf_pool_enter(gf_lane *lanes, int threads);
+void gf_pool_leave(void);
+gf_lane *gf_pool_lane(void);
+
+/* Task i of n always runs on lane i modulo the lanes, in rising order; num_task 0 means one task a thread. The split
+ * depends on the thread count alone. A launch inside a task runs on the spot, num_task 0 then meaning 1. */
+int gf_pool_launch(gf_task task, void *closure, int num_task);
+
+/* The failure text of this thread. */
+void gf_set_error(const char *format, ...) GF_PRINTF(1, 2);
+const char *gf_error_text(void);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#endif

@@ -1,0 +1,27 @@
+/* What the generated driver provides to the runtime. Internal to the library: never exported. */
+#ifndef GF_PROGRAM_H
+#define GF_PROGRAM_H
+
+#include <stddef.h>
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden)
+#endif
+
+extern const char gf_program_build_id[];
+extern const int gf_program_tensor_count;
+extern const size_t gf_program_tensor_bytes[];
+extern const size_t gf_program_arena_bytes;
+/* Per thread: the largest sum of a kernel's live workspaces, each rounded up to 64 bytes. */
+extern const size_t gf_program_scratch_bytes;
+
+/* The arena, every state tensor, lr and loss are 64-byte aligned. Each returns 0 or the failing kernel's code. */
+int gf_program_train(char *arena, void *const *state, const void *const *inputs, const float *lr, float *loss);
+int gf_program_gradients(char *arena, void *const *state, const void *const *inputs, float *loss,
+                         void *const *gradients);
+int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#endif

@@ -1,0 +1,234 @@
+/* gf_step.h over gf_program.h, and the three hooks that TVM's kernels call. */
+#define _DEFAULT_SOURCE
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gf_pool.h"
+#include "gf_program.h"
+#include "gf_step.h"
+
+struct gf_step {
+  char *arena, *block, *scratch;
+  void **state; /* into block, in the manifest's order */
+  gf_lane *lanes;
+  int threads;
+};
+
+/* One lock for the whole library: the pool serves one run at a time anyway, and a fork has one lock to think of. */
+static pthread_mutex_t library = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_handlers = PTHREAD_ONCE_INIT;
+static int live_steps;
+
+/* A fork waits for the running step, so that the child's copy of the state is a whole one. */
+static void before_fork(void) { pthread_mutex_lock(&library); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&library); }
+static void after_fork_in_child(void) {
+  pthread_mutex_init(&library, NULL);
+  gf_pool_forget();
+}
+static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+static size_t align_up(size_t bytes) { return (bytes + GF_ALIGNMENT - 1) / GF_ALIGNMENT * GF_ALIGNMENT; }
+
+static void *allocate(size_t bytes, const char *what) {
+  size_t size = bytes ? align_up(bytes) : GF_ALIGNMENT;
+  void *memory = aligned_alloc(GF_ALIGNMENT, size);
+  if (memory) return memset(memory, 0, size);
+  gf_set_error("cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
+  return NULL;
+}
+
+static size_t state_bytes(void) {
+  size_t bytes = 0;
+  for (int i = 0; i < gf_program_tensor_count; ++i) bytes += align_up(gf_program_tensor_bytes[i]);
+  return bytes;
+}
+
+/* Under the library's lock. */
+static void release(gf_step *step) {
+  free(step->arena);
+  free(step->block);
+  free(step->scratch);
+  free(step->state);
+  free(step->lanes);
+  free(step);
+  if (--live_steps == 0) gf_pool_stop(); /* so that the library can be unloaded */
+}
+
+static int set_threads(gf_step *step, int threads) {
+  if (threads <= 0) threads = gf_online_cores();
+  if (threads > GF_MAX_THREADS) {
+    gf_set_error("%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
+    return -1;
+  }
+  size_t bytes = align_up(gf_program_scratch_bytes);
+  gf_lane *lanes = allocate((size_t)threads * sizeof *lanes, "threads");
+  char *scratch = lanes ? allocate((size_t)threads * bytes, "scratch") : NULL;
+  if (!scratch || gf_pool_reserve(threads)) {
+    free(scratch);
+    free(lanes);
+    return -1;
+  }
+  for (int i = 0; i < threads; ++i) {
+    lanes[i].base = lanes[i].top = scratch + (size_t)i * bytes;
+    lanes[i].end = lanes[i].base + bytes;
+  }
+  free(step->scratch);
+  free(step->lanes);
+  step->scratch = scratch;
+  step->lanes = lanes;
+  step->threads = threads;
+  return 0;
+}
+
+static int fill(gf_step *step, int threads) {
+  step->arena = allocate(gf_program_arena_bytes, "arena");
+  step->block = step->arena ? allocate(state_bytes(), "state") : NULL;
+  step->state = step->block ? allocate((size_t)gf_program_tensor_count * sizeof *step->state, "state table") : NULL;
+  if (!step->state) return -1;
+  char *next = step->block;
+  for (int i = 0; i < gf_program_tensor_count; ++i) {
+    step->state[i] = next;
+    next += align_up(gf_program_tensor_bytes[i]);
+  }
+  return set_threads(step, threads);
+}
+
+gf_step *gf_step_create(int threads) {
+  gf_set_error("%s", "");
+  pthread_once(&fork_handlers, install_fork_handlers);
+  gf_step *step = allocate(sizeof *step, "step");
+  if (!step) return NULL;
+  pthread_mutex_lock(&library);
+  ++live_steps;
+  if (fill(step, threads)) {
+    release(step);
+    step = NULL;
+  }
+  pthread_mutex_unlock(&library);
+  return step;
+}
+
+void gf_step_destroy(gf_step *step) {
+  if (!step) return;
+  pthread_mutex_lock(&library);
+  release(step);
+  pthread_mutex_unlock(&library);
+}
+
+int gf_step_threads(const gf_step *step) {
+  pthread_mutex_lock(&library);
+  int threads = step ? step->threads : 0;
+  pthread_mutex_unlock(&library);
+  return threads;
+}
+
+int gf_step_set_threads(gf_step *step, int threads) {
+  gf_set_error("%s", "");
+  if (!step) {
+    gf_set_error("gf_step_set_threads: the step is NULL");
+    return -1;
+  }
+  pthread_mutex_lock(&library);
+  int code = set_threads(step, threads);
+  pthread_mutex_unlock(&library);
+  return code;
+}
+
+const char *gf_build_id(void) { return gf_program_build_id; }
+const char *gf_error(void) { return gf_error_text(); }
+int gf_step_tensor_count(void) { return gf_program_tensor_count; }
+size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
+
+size_t gf_step_state_bytes(void) { return state_bytes(); }
+
+size_t gf_step_tensor_bytes(int index) {
+  return index < 0 || index >= gf_program_tensor_count ? 0 : gf_program_tensor_bytes[index];
+}
+
+void *gf_step_tensor(gf_step *step, int index) {
+  return !step || index < 0 || index >= gf_program_tensor_count ? NULL : step->state[index];
+}
+
+static int begin(gf_step *step, const void *const *inputs, const char *call) {
+  gf_set_error("%s", "");
+  if (!step || !inputs) {
+    gf_set_error("%s: the step or its inputs are NULL", call);
+    return -1;
+  }
+  pthread_mutex_lock(&library);
+  if (gf_pool_reserve(step->threads)) gf_set_error("%s", ""); /* only after a fork; fewer executors still do */
+  gf_pool_enter(step->lanes, step->threads);
+  return 0;
+}
+
+static int end(int code, const char *call) {
+  gf_pool_leave();
+  pthread_mutex_unlock(&library);
+  if (code && !gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
+  return code;
+}
+
+int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss) {
+  _Alignas(GF_ALIGNMENT) float rate = lr, value = 0;
+  if (!(lr >= 0) || isinf(lr)) {
+    gf_set_error("gf_step_train: the learning rate must be finite and not negative");
+    return -1;
+  }
+  if (begin(step, inputs, "gf_step_train")) return -1;
+  int code = end(gf_program_train(step->arena, step->state, inputs, &rate, &value), "gf_step_train");
+  if (loss) *loss = value;
+  return code;
+}
+
+int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
+  _Alignas(GF_ALIGNMENT) float value = 0;
+  if (begin(step, inputs, "gf_step_gradients")) return -1;
+  int code = end(gf_program_gradients(step->arena, step->state, inputs, &value, gradients), "gf_step_gradients");
+  if (loss) *loss = value;
+  return code;
+}
+
+int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs) {
+  if (begin(step, inputs, "gf_step_predict")) return -1;
+  return end(gf_program_predict(step->arena, step->state, inputs, outputs), "gf_step_predict");
+}
+
+/* TVM's hooks. A workspace is the top of its lane's stack: kernels free in reverse order, so a free only lowers it. */
+static void *allocate_workspace(int device_type, int device_id, uint64_t bytes, int type_code, int type_bits) {
+  (void)device_type, (void)device_id, (void)type_code, (void)type_bits;
+  gf_lane *lane = gf_pool_lane();
+  size_t left = lane ? (size_t)(lane->end - lane->top) : 0;
+  if (bytes > left || align_up(bytes) > left) {
+    gf_set_error("workspace exhausted: a kernel asks for %llu bytes, %zu of %zu are left; report this plan as a bug",
+                 (unsigned long long)bytes, left, align_up(gf_program_scratch_bytes));
+    return NULL;
+  }
+  char *workspace = lane->top;
+  lane->top += align_up(bytes);
+  return workspace;
+}
+
+static int free_workspace(int device_type, int device_id, void *workspace) {
+  (void)device_type, (void)device_id;
+  gf_lane *lane = gf_pool_lane();
+  if (!lane || (char *)workspace < lane->base || (char *)workspace > lane->top) {
+    gf_set_error("a kernel freed a workspace that its thread does not hold");
+    return -1;
+  }
+  lane->top = workspace;
+  return 0;
+}
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden) /* each library of a process keeps its own */
+#endif
+void *__TVMBackendAllocWorkspace = (void *)allocate_workspace;
+void *__TVMBackendFreeWorkspace = (void *)free_workspace;
+void *__TVMBackendParallelLaunch = (void *)gf_pool_launch;
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,55 @@
+/* The compiled training step: the public C interface of libstep.so.
+ *
+ * Memory is allocated in gf_step_create and gf_step_set_threads only, never inside a step. Calls are safe from any
+ * thread; the steps of one library run one at a time, each on its own number of threads. A child made by fork()
+ * keeps its steps and gets its worker threads back at its next call.
+ * Inputs, outputs and gradients must be 64-byte aligned: the kernels load them as whole vectors. */
+#ifndef GF_STEP_H
+#define GF_STEP_H
+
+#include <stddef.h>
+
+#if defined(__GNUC__)
+#define GF_API __attribute__((visibility("default")))
+#else
+#define GF_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gf_step gf_step;
+
+/* 64 hex digits; equals "build_id" of the manifest this library belongs to. */
+GF_API const char *gf_build_id(void);
+
+/* threads <= 0 takes all online cores. NULL on failure, see gf_error(). The state starts as zeros: fill it
+ * through gf_step_tensor(). Results depend on the number of threads, never on how many cores really ran. */
+GF_API gf_step *gf_step_create(int threads);
+GF_API void gf_step_destroy(gf_step *step);
+GF_API int gf_step_threads(const gf_step *step);
+GF_API int gf_step_set_threads(gf_step *step, int threads);
+
+/* State tensors in the manifest's order, in their physical layout. NULL or 0 for an index out of range. */
+GF_API int gf_step_tensor_count(void);
+GF_API size_t gf_step_tensor_bytes(int index);
+GF_API void *gf_step_tensor(gf_step *step, int index);
+
+/* Each returns 0, or a failing kernel's nonzero code with its text in gf_error(). Inputs come in the manifest's order
+ * (gf_step_predict: only those of role "input"). loss may be NULL. After a failed gf_step_train the state may be
+ * partly updated: reload it. */
+GF_API int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss);
+GF_API int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients);
+GF_API int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs);
+
+GF_API size_t gf_step_arena_bytes(void);
+GF_API size_t gf_step_state_bytes(void);
+
+/* Text of this thread's last failure; empty when its last call succeeded. */
+GF_API const char *gf_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

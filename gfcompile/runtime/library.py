@@ -1,0 +1,133 @@
+"""libstep.so through ctypes: `gf_step.h` in Python, failures as `StepError`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .errors import StepError
+from .tensorfile import Array
+
+ALIGNMENT = 64  # the kernels load whole vectors: gf_step.h
+
+
+def aligned_empty(shape: Sequence[int], dtype: str) -> Array:
+    """An uninitialised array whose data starts at a multiple of 64 bytes."""
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    block: Array = np.empty(count + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + count].view(kind).reshape(shape)
+
+
+class Library:
+    """The functions of one loaded library."""
+
+    def __init__(self, path: Path, build_id: str) -> None:
+        """Load `path`, whose content hash the caller has checked, and compare its build id."""
+        self._c = _open(path)
+        if self._build_id() != build_id:
+            # dlopen compares names first: an older build of the same path is still in this process.
+            self._c = _open_afresh(path)
+        if self._build_id() != build_id:
+            raise StepError(
+                f"'{path}': its build id {self._build_id()[:12]} is not the manifest's {build_id[:12]};"
+                " recompile, or copy the whole artifact again (in a new process if it was overwritten in place)"
+            )
+        self.tensor_count: int = self._c.gf_step_tensor_count()
+        self.tensor_bytes: list[int] = [self._c.gf_step_tensor_bytes(i) for i in range(self.tensor_count)]
+        self.arena_bytes: int = self._c.gf_step_arena_bytes()
+        self.state_bytes: int = self._c.gf_step_state_bytes()
+
+    def create(self, threads: int) -> int:
+        handle = self._c.gf_step_create(threads)
+        if not handle:
+            raise StepError(f"load: {self._error()}")
+        return int(handle)
+
+    def destroy(self, handle: int) -> None:
+        self._c.gf_step_destroy(handle)
+
+    def threads(self, handle: int) -> int:
+        return int(self._c.gf_step_threads(handle))
+
+    def set_threads(self, handle: int, threads: int) -> None:
+        self._check(self._c.gf_step_set_threads(handle, threads), "threads")
+
+    def tensor(self, handle: int, index: int, shape: Sequence[int], dtype: str) -> Array:
+        """A view of a state tensor; it dies with the step."""
+        count = self.tensor_bytes[index]
+        memory = (ctypes.c_char * count).from_address(self._c.gf_step_tensor(handle, index))
+        return np.frombuffer(memory, dtype).reshape(shape)
+
+    def train(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
+        loss = ctypes.c_float()
+        self._check(self._c.gf_step_train(handle, _pointers(inputs), lr, ctypes.byref(loss)), "train")
+        return loss.value
+
+    def gradients(self, handle: int, inputs: Sequence[Array], gradients: Sequence[Array]) -> float:
+        loss = ctypes.c_float()
+        code = self._c.gf_step_gradients(handle, _pointers(inputs), ctypes.byref(loss), _pointers(gradients))
+        self._check(code, "gradients")
+        return loss.value
+
+    def predict(self, handle: int, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._check(self._c.gf_step_predict(handle, _pointers(inputs), _pointers(outputs)), "predict")
+
+    def _build_id(self) -> str:
+        return str(self._c.gf_build_id().decode("ascii", "replace"))
+
+    def _error(self) -> str:
+        return str(self._c.gf_error().decode("utf-8", "replace"))
+
+    def _check(self, code: int, call: str) -> None:
+        if code:
+            raise StepError(f"{call}: {self._error()}")
+
+
+def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
+
+
+def _open_afresh(path: Path) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory(prefix="gfcompile-") as folder:
+        link = Path(folder) / path.name
+        link.symlink_to(path.resolve())
+        return _open(link)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(os.fspath(path.absolute()))
+    except OSError as error:
+        raise StepError(f"'{path}': cannot be loaded: {error}; was it compiled for another target?") from error
+    step, integer, pointers = ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
+    loss = ctypes.POINTER(ctypes.c_float)
+    signatures: dict[str, tuple[type | None, list[type]]] = {
+        "gf_build_id": (ctypes.c_char_p, []),
+        "gf_error": (ctypes.c_char_p, []),
+        "gf_step_create": (step, [integer]),
+        "gf_step_destroy": (None, [step]),
+        "gf_step_threads": (integer, [step]),
+        "gf_step_set_threads": (integer, [step, integer]),
+        "gf_step_tensor_count": (integer, []),
+        "gf_step_tensor_bytes": (ctypes.c_size_t, [integer]),
+        "gf_step_tensor": (ctypes.c_void_p, [step, integer]),
+        "gf_step_arena_bytes": (ctypes.c_size_t, []),
+        "gf_step_state_bytes": (ctypes.c_size_t, []),
+        "gf_step_train": (integer, [step, pointers, ctypes.c_float, loss]),
+        "gf_step_gradients": (integer, [step, pointers, loss, pointers]),
+        "gf_step_predict": (integer, [step, pointers, pointers]),
+    }
+    for name, (result, arguments) in signatures.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise StepError(f"'{path}': has no function {name}; recompile the artifact") from error
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,82 @@
+"""State tensors: logical layout outside, the kernels' physical layout inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .errors import StepError
+from .library import Library
+from .tensorfile import Array
+
+
+class StateArray(np.ndarray[Any, np.dtype[Any]]):
+    """A numpy array that `Module.load_state_dict` takes as it is: torch asks for `__torch_function__` only."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        import torch  # torch itself is the caller
+
+        def convert(value: Any) -> Any:
+            return torch.from_numpy(np.asarray(value)) if isinstance(value, cls) else value
+
+        return function(*map(convert, args), **{key: convert(value) for key, value in (kwargs or {}).items()})
+
+
+def physical_shape(entry: dict[str, Any]) -> tuple[int, ...]:
+    layout = entry.get("layout")
+    if layout is None:
+        return tuple(entry["shape"])
+    return tuple(layout["shape"][axis] for axis in layout["permute"])
+
+
+def pack(entry: dict[str, Any], logical: Array) -> Array:
+    """physical = logical.reshape(layout.shape).transpose(layout.permute)"""
+    layout = entry.get("layout")
+    return logical if layout is None else logical.reshape(layout["shape"]).transpose(layout["permute"])
+
+
+def unpack(entry: dict[str, Any], physical: Array) -> Array:
+    """The inverse of `pack`, as a copy."""
+    layout = entry.get("layout")
+    view = physical if layout is None else physical.transpose(np.argsort(layout["permute"]))
+    return np.array(view, order="C").reshape(tuple(entry["shape"]))
+
+
+def fits(entry: dict[str, Any], array: Array) -> bool:
+    return array.shape == tuple(entry["shape"]) and array.dtype == np.dtype(entry["dtype"])
+
+
+class State:
+    """The state tensors of one step, by role and name."""
+
+    def __init__(self, entries: list[dict[str, Any]], library: Library, handle: int) -> None:
+        self._entries = {(entry["role"], entry.get("of") or entry["name"]): entry for entry in entries}
+        if len(self._entries) != len(entries):
+            raise StepError("manifest: two state tensors share a role and a name; recompile the artifact")
+        self._views = {
+            key: library.tensor(handle, index, physical_shape(entry), entry["dtype"])
+            for index, (key, entry) in enumerate(self._entries.items())
+        }
+
+    def items(self, *roles: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """(role, name, manifest entry) of these roles, in the manifest's order."""
+        return ((role, name, entry) for (role, name), entry in self._entries.items() if role in roles)
+
+    def has(self, role: str, name: str) -> bool:
+        return (role, name) in self._entries
+
+    def entry(self, role: str, name: str) -> dict[str, Any]:
+        return self._entries[role, name]
+
+    def get(self, role: str, name: str) -> Array:
+        """A copy in logical layout."""
+        return unpack(self._entries[role, name], self._views[role, name])
+
+    def set(self, role: str, name: str, logical: Array) -> None:
+        self._views[role, name][...] = pack(self._entries[role, name], logical)
+
+    def set_physical(self, role: str, name: str, physical: Array) -> None:
+        self._views[role, name][...] = physical.reshape(self._views[role, name].shape)

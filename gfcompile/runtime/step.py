@@ -1,0 +1,230 @@
+"""`Step`: a compiled training step in Python, with numpy alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import checkpoint
+from .batch import Door
+from .errors import StepError
+from .library import Library, aligned_empty
+from .manifest import AGAIN, CONSTANTS, WEIGHTS, check_file, read_manifest, read_tensors
+from .state import State, StateArray, fits, physical_shape, unpack
+from .tensorfile import Array
+
+_steps: weakref.WeakSet[Step] = weakref.WeakSet()
+
+
+class Step:
+    """Trains, predicts and checkpoints in place; made by `Step.load`.
+
+    Arrays may be numpy arrays or CPU torch tensors. Every error is a one-line `StepError`, and a batch, a learning rate
+    or a checkpoint that is refused has changed nothing. Calls are safe from several threads and after a fork.
+    """
+
+    manifest: dict[str, Any]
+    filtered_layers: list[str]
+    refusals: list[tuple[str, str]]
+    steps: int
+
+    def __init__(self, folder: str | os.PathLike[str], threads: int | None = None) -> None:
+        self._handle = 0
+        self._folder = Path(folder)
+        manifest = self.manifest = read_manifest(self._folder)
+        self.filtered_layers = list(manifest["filtered_layers"])
+        self.refusals = [(name, reason) for name, reason in manifest["refusals"]]
+        self.steps = 0
+        self.lr = manifest["lr"]
+        count = _thread_count(threads)
+        for name in [manifest["library"], *manifest["files"]]:
+            if name not in (WEIGHTS, CONSTANTS):  # these are checked as they are read
+                check_file(self._folder, manifest, name)
+        weights, constants = (read_tensors(self._folder, manifest, name) for name in (WEIGHTS, CONSTANTS))
+        self._library = Library(self._folder / manifest["library"], manifest["build_id"])
+        self._check_state_table()
+        self._door = Door(manifest)
+        self._frozen_key: str | None = None
+        self._lock = threading.Lock()
+        self._handle = self._library.create(count)
+        try:
+            self._state = State(manifest["state"], self._library, self._handle)
+            self._initialise(weights, constants)
+        except BaseException:
+            self.close()
+            raise
+        _steps.add(self)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], threads: int | None = None) -> Step:
+        """Load an artifact's folder; `threads` None takes all online cores."""
+        return cls(folder, threads)
+
+    def train(self, x: Any, y: Any, lr: float | None = None) -> float:
+        """One training step in place; the loss before the update. A non-finite loss is returned, not raised."""
+        rate = self._lr if lr is None else _learning_rate(lr)
+        with self._lock:
+            handle = self._open()
+            inputs, _ = self._door.stage("train", x, y)
+            loss = self._library.train(handle, inputs, rate)
+            self.steps += 1
+        return loss
+
+    def predict(self, x: Any) -> Array | tuple[Array, ...]:
+        """The model's output (a tuple when it has several) for up to a batch of samples."""
+        specs = self.manifest["outputs"]
+        outputs = [aligned_empty(spec["shape"], spec["dtype"]) for spec in specs]
+        with self._lock:
+            handle = self._open()
+            inputs, samples = self._door.stage("predict", x)
+            self._library.predict(handle, inputs, outputs)
+        batch = self.manifest["batch"]
+        cropped = [out[:samples] if out.ndim and len(out) == batch else out for out in outputs]
+        return cropped[0] if len(cropped) == 1 else tuple(cropped)
+
+    def gradients(self, x: Any, y: Any) -> dict[str, Array]:
+        """Gradient of the loss by parameter name, in the model's own layout; the state stays as it is."""
+        with self._lock:
+            handle = self._open()
+            entries = {name: self._state.entry("parameter", name) for name in self.manifest["gradients"]}
+            physical = [aligned_empty(physical_shape(entry), entry["dtype"]) for entry in entries.values()]
+            inputs, _ = self._door.stage("gradients", x, y)
+            self._library.gradients(handle, inputs, physical)
+        pairs = zip(entries.items(), physical, strict=True)
+        return {name: unpack(entry, array) for (name, entry), array in pairs}
+
+    def state_dict(self) -> dict[str, Array]:
+        """Every entry of the untouched model in its order, for `model.load_state_dict(..., strict=True)`."""
+        with self._lock:
+            self._open()
+            weights = read_tensors(self._folder, self.manifest, WEIGHTS)
+            found: dict[str, Array] = {}
+            for name in self.manifest["state_dict"]:
+                role = next((role for role in ("parameter", "buffer") if self._state.has(role, name)), None)
+                value = self._state.get(role, name) if role else np.array(weights[name])
+                found[name] = value.view(StateArray)
+        return found
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Parameters, optimizer state, buffers, step count and learning rate, written atomically."""
+        with self._lock:
+            self._open()
+            build_id = self.manifest["build_id"]
+            checkpoint.save(path, self._state, self._frozen(), build_id, self.steps, self._lr)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Continue where `save_checkpoint` stopped, bit for bit at the same thread count."""
+        with self._lock:
+            self._open()
+            tensors, steps, lr = checkpoint.load(path, self._state, self._frozen())
+            checkpoint.apply(tensors, self._state)
+            self.steps, self._lr = steps, lr
+
+    @property
+    def lr(self) -> float:
+        """The learning rate that `train` takes when none is passed."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self._lr = _learning_rate(value)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one step. The same number gives the same bits."""
+        with self._lock:
+            return self._library.threads(self._open())
+
+    @threads.setter
+    def threads(self, value: int | None) -> None:
+        count = _thread_count(value)
+        with self._lock:
+            self._library.set_threads(self._open(), count)
+
+    def close(self) -> None:
+        """Free the step's memory; a second call does nothing."""
+        with self._lock:
+            handle, self._handle = self._handle, 0
+            if handle:
+                self.__dict__.pop("_state", None)  # its views point into what is freed now
+                self._library.destroy(handle)
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # No lock: nobody else can hold a step that is being collected.
+        if getattr(self, "_handle", 0):
+            self._library.destroy(self._handle)
+
+    def _open(self) -> int:
+        if not self._handle:
+            raise StepError("this step is closed; load the artifact again")
+        return self._handle
+
+    def _check_state_table(self) -> None:
+        expected = [
+            math.prod(physical_shape(entry)) * np.dtype(entry["dtype"]).itemsize for entry in self.manifest["state"]
+        ]
+        if expected != self._library.tensor_bytes:
+            raise StepError(f"'{self._folder}': the manifest and the library disagree about the state; {AGAIN}")
+
+    def _initialise(self, weights: dict[str, Array], constants: dict[str, Array]) -> None:
+        for role, name, entry in self._state.items("parameter", "buffer"):
+            if name not in weights or not fits(entry, weights[name]):
+                raise StepError(f"'{self._folder / WEIGHTS}': has no fitting tensor '{name}'; {AGAIN}")
+            self._state.set(role, name, weights[name])
+        for role, name, entry in self._state.items("constant"):
+            found = constants.get(name)
+            if found is None or found.dtype != entry["dtype"] or found.size != math.prod(physical_shape(entry)):
+                raise StepError(f"'{self._folder / CONSTANTS}': has no fitting tensor '{name}'; {AGAIN}")
+            self._state.set_physical(role, name, found)
+
+    def _frozen(self) -> str:
+        """Hash of what is not trained: a checkpoint makes sense over the same frozen weights only."""
+        if self._frozen_key is None:
+            digest = hashlib.sha256()
+            weights = read_tensors(self._folder, self.manifest, WEIGHTS)
+            for name in sorted(self.manifest["state_dict"]):
+                if not (self._state.has("parameter", name) or self._state.has("buffer", name)):
+                    digest.update(f"{name} {weights[name].shape} {weights[name].dtype}\n".encode())
+                    digest.update(np.array(weights[name]).tobytes())
+            self._frozen_key = digest.hexdigest()
+        return self._frozen_key
+
+
+def _thread_count(threads: Any) -> int:
+    if threads is None:
+        return 0
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)) or threads < 1:
+        raise StepError(f"threads: {threads!r} is no thread count; pass 1 or more, or None for all cores")
+    return int(min(threads, 2**31 - 1))
+
+
+def _learning_rate(value: Any) -> float:
+    try:
+        rate = float(value)
+    except (TypeError, ValueError) as error:
+        raise StepError(f"lr: {value!r} is no number; pass a float") from error
+    if not 0 <= rate <= float(np.finfo(np.float32).max):
+        raise StepError(f"lr: {rate} is not usable; pass a finite learning rate of 0 or more")
+    return rate
+
+
+def _renew_locks() -> None:
+    """In a forked child: another thread of the parent may have held a lock, and that thread is not here."""
+    for step in list(_steps):
+        step._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

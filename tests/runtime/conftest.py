@@ -1,0 +1,114 @@
+"""An artifact around `linear_program.c`, put together as the compiler does it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gfcompile.runtime import tensorfile
+
+HERE = Path(__file__).parent
+RUNTIME = Path(tensorfile.__file__).parent
+FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
+
+Build = Callable[..., Path]
+
+
+def weights(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        "body.weight": np.arange(6, dtype=np.float32).reshape(2, 3),  # frozen
+        "body.small": np.array([0.5, 1.5], np.float16),  # frozen
+        "fc.weight": random.normal(size=(2, 3)).astype(np.float32),
+        "fc.count": np.array(5, np.int64),
+        "fc.bias": random.normal(size=3).astype(np.float32),
+        "body.num_batches_tracked": np.array(7, np.int64),  # frozen, 0-d
+    }
+
+
+def manifest() -> dict[str, Any]:
+    layout = {"shape": [2, 3], "permute": [1, 0]}
+
+    def state(name: str, role: str, shape: list[int], dtype: str = "float32", **more: Any) -> dict[str, Any]:
+        return {"name": name, "role": role, "shape": shape, "dtype": dtype, "layout": None, **more}
+
+    return {
+        "format": 1, "name": "linear_step", "library": "libstep.so", "files": {}, "batch": 4, "lr": 0.05,
+        "loss": {"name": "mse", "per_sample": True, "classes": None},
+        "inputs": [
+            {"name": "x", "role": "input", "shape": [4, 2], "dtype": "float32"},
+            {"name": "target", "role": "target", "shape": [4, 3], "dtype": "float32"},
+            {"name": "sample_weight", "role": "sample_weight", "shape": [4], "dtype": "float32"},
+        ],
+        "outputs": [{"name": "output", "shape": [4, 3], "dtype": "float32"}],
+        "state": [
+            state("fc.weight", "parameter", [2, 3], layout=layout),
+            state("fc.bias", "parameter", [3]),
+            state("fc.weight.momentum", "momentum", [2, 3], of="fc.weight", layout=layout),
+            state("fc.bias.momentum", "momentum", [3], of="fc.bias"),
+            state("fc.count", "buffer", [], "int64"),
+            state("scale", "constant", [1]),
+        ],
+        "gradients": ["fc.weight", "fc.bias"], "state_dict": list(weights()), "plan": {},
+        "filtered_layers": ["body"], "refusals": [["fc", "not a convolution"]], "batchnorm": "eval", "versions": {},
+    }  # fmt: skip
+
+
+def build_id_of(defines: tuple[str, ...]) -> str:
+    return hashlib.sha256(" ".join(defines).encode()).hexdigest()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile the runtime with the program, once for each set of defines."""
+    folder = tmp_path_factory.mktemp("libraries")
+
+    def compile_library(*defines: str) -> Path:
+        path = folder / f"{'_'.join(defines) or 'plain'}.so"
+        if not path.exists():
+            sources = [HERE / "linear_program.c", RUNTIME / "gf_runtime.c", RUNTIME / "gf_pool.c"]
+            options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
+            command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        return path
+
+    return compile_library
+
+
+@pytest.fixture
+def build(library: Callable[..., Path], tmp_path: Path) -> Build:
+    """build(*defines, name=, seed=, **manifest entries) writes an artifact's folder."""
+
+    def write_artifact(*defines: str, name: str = "linear_step", seed: int = 0, **changes: Any) -> Path:
+        folder = tmp_path / name
+        (folder / "_runtime").mkdir(parents=True)
+        for file in RUNTIME.glob("*.py"):
+            target = folder / "__init__.py" if file.name == "artifact_init.py" else folder / "_runtime" / file.name
+            shutil.copy(file, target)
+        content = {**manifest(), "build_id": build_id_of(defines), **changes}
+        if "LABELS" in defines:
+            content["inputs"][1] = {"name": "target", "role": "target", "shape": [4], "dtype": "int64"}
+            content["loss"] = {"name": "cross_entropy", "per_sample": True, "classes": 3}
+        shutil.copy(library(*defines), folder / "libstep.so")
+        tensorfile.write(folder / "weights.safetensors", weights(seed))
+        tensorfile.write(folder / "constants.safetensors", {"scale": np.array([1.5], np.float32)})
+        for file in sorted([*folder.glob("*.so"), *folder.glob("*.safetensors")]):
+            content["files"][file.name] = tensorfile.sha256(file.read_bytes())
+        (folder / "manifest.json").write_text(json.dumps(content))
+        return folder
+
+    return write_artifact
+
+
+@pytest.fixture
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(1)
+    return random.normal(size=(4, 2)).astype(np.float32), random.normal(size=(4, 3)).astype(np.float32)

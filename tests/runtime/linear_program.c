@@ -1,0 +1,133 @@
+/* A program written by hand in place of the generated driver: out = scale * (x @ w) + b, weighted squared error,
+ * SGD with momentum 0.9. w is stored as its transpose, so that the manifest's layout is exercised.
+ *
+ * -DLABELS   the target is int64 class indices, taken as one-hot rows
+ * -DGREEDY   the scratch is planned too small
+ * x[0][0] of 777 makes a parallel task fail with code 3, 778 makes it overrun its workspace. */
+#include <stdint.h>
+#include <string.h>
+
+#include "gf_program.h"
+
+enum { N = 4, I = 2, O = 3 };
+typedef struct {
+  void *sync_handle;
+  int32_t num_task;
+} env_t;
+typedef int (*task_t)(int, env_t *, void *);
+
+/* Weak slots, as TVM's objects have them. */
+__attribute__((weak)) void *__TVMBackendAllocWorkspace;
+__attribute__((weak)) void *__TVMBackendFreeWorkspace;
+__attribute__((weak)) void *__TVMBackendParallelLaunch;
+
+static int launch(task_t task, void *closure, int tasks) {
+  return ((int (*)(task_t, void *, int))__TVMBackendParallelLaunch)(task, closure, tasks);
+}
+static void *workspace(uint64_t bytes) {
+  return ((void *(*)(int, int, uint64_t, int, int))__TVMBackendAllocWorkspace)(1, 0, bytes, 2, 32);
+}
+static int release(void *memory) { return ((int (*)(int, int, void *))__TVMBackendFreeWorkspace)(1, 0, memory); }
+
+enum { W, B, W_MOMENTUM, B_MOMENTUM, COUNT, SCALE };
+const char gf_program_build_id[] = BUILD_ID;
+const int gf_program_tensor_count = 6;
+const size_t gf_program_tensor_bytes[] = {I * O * 4, O * 4, I * O * 4, O * 4, 8, 4};
+const size_t gf_program_arena_bytes = (N * O + I * O + O) * 4;
+#ifdef GREEDY
+const size_t gf_program_scratch_bytes = 0;
+#else
+const size_t gf_program_scratch_bytes = 128;
+#endif
+
+typedef struct {
+  const float *x, *w, *b, *scale;
+  float *out, *row;
+} forward_t;
+
+static int nested(int id, env_t *env, void *closure) {
+  return env->num_task == 1 && id == 0 ? ++*(int *)closure, 0 : 9;
+}
+
+static int forward_task(int id, env_t *env, void *closure) {
+  forward_t *f = closure;
+  int chunk = (N + env->num_task - 1) / env->num_task, calls = 0;
+  int code = launch(nested, &calls, 0);
+  if (code || calls != 1) return 9;
+  for (int n = id * chunk; n < N && n < (id + 1) * chunk; ++n) {
+    if (f->x[n * I] == 777) return 3;
+    float *row = workspace(f->x[n * I] == 778 ? 4096 : O * 4);
+    if (!row) return -1;
+    if ((uintptr_t)row % 64) return 8;
+    for (int o = 0; o < O; ++o) {
+      row[o] = 0;
+      for (int i = 0; i < I; ++i) row[o] += f->x[n * I + i] * f->w[o * I + i];
+    }
+    for (int o = 0; o < O; ++o) f->out[n * O + o] = f->scale[0] * row[o] + f->b[o];
+    if (release(row)) return 7;
+  }
+  return 0;
+}
+
+static int forward(void *const *state, const float *x, float *out) {
+  float *outer = workspace(60); /* stays below the tasks' own on this thread */
+  if (!outer) return -1;
+  memset(outer, 0x7f, 60);
+  forward_t f = {x, state[W], state[B], state[SCALE], out, outer};
+  int code = launch(forward_task, &f, 0);
+  for (int i = 0; i < 15 && !code; ++i)
+    if (*(int *)&outer[i] != 0x7f7f7f7f) code = 6;
+  return code ? code : release(outer);
+}
+
+static int backward(char *arena, void *const *state, const void *const *inputs, float *loss, float *dw, float *db) {
+  float *out = (float *)arena;
+  const float *x = inputs[0], *weight = inputs[2], *scale = state[SCALE];
+  float total = 0;
+  int code = forward(state, x, out);
+  if (code) return code;
+  for (int n = 0; n < N; ++n) total += weight[n];
+  *loss = 0;
+  memset(dw, 0, I * O * 4);
+  memset(db, 0, O * 4);
+  for (int n = 0; n < N; ++n)
+    for (int o = 0; o < O; ++o) {
+#ifdef LABELS
+      float target = ((const int64_t *)inputs[1])[n] == o;
+#else
+      float target = ((const float *)inputs[1])[n * O + o];
+#endif
+      float difference = out[n * O + o] - target, g = 2 * weight[n] / total * difference;
+      *loss += weight[n] / total * difference * difference;
+      db[o] += g;
+      for (int i = 0; i < I; ++i) dw[o * I + i] += scale[0] * g * x[n * I + i];
+    }
+  return 0;
+}
+
+static void update(float *value, float *momentum, const float *gradient, int count, float lr) {
+  for (int i = 0; i < count; ++i) {
+    momentum[i] = 0.9f * momentum[i] + gradient[i];
+    value[i] -= lr * momentum[i];
+  }
+}
+
+int gf_program_train(char *arena, void *const *state, const void *const *inputs, const float *lr, float *loss) {
+  float *dw = (float *)arena + N * O, *db = dw + I * O;
+  int code = backward(arena, state, inputs, loss, dw, db);
+  if (code) return code;
+  update(state[W], state[W_MOMENTUM], dw, I * O, *lr);
+  update(state[B], state[B_MOMENTUM], db, O, *lr);
+  ++*(int64_t *)state[COUNT];
+  return 0;
+}
+
+int gf_program_gradients(char *arena, void *const *state, const void *const *inputs, float *loss,
+                         void *const *gradients) {
+  return backward(arena, state, inputs, loss, gradients[0], gradients[1]);
+}
+
+int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs) {
+  (void)arena;
+  return forward(state, inputs[0], outputs[0]);
+}
