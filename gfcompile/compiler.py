@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -117,7 +116,6 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
 
 
 def _duplicate(step: Step, plan: Plan) -> Step:
-    body = torch.fx.GraphModule(step.body, copy.copy(step.body.graph))
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(step.body.graph, {}))
     body = torch.fx.GraphModule(step.body, graph)
@@ -132,7 +130,3 @@ def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step],
 
 def _saved_bytes(program: Program) -> int:
     return sum(program.buffers[index].bytes for index in program.saved())
-
-
-def default_out(name: str) -> Path:
-    return Path(f"{name}_step")

@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import compilation_pipeline
+from tvm_ffi import StructuralKey
 
 from gfcompile.codegen.program import IN_PLACE, Program
 from gfcompile.codegen.schedules import schedule, workspace_bytes
@@ -36,20 +37,18 @@ class KernelBuilder:
         self.target = target
         self.symbols: dict[str, dict[str, str]] = {}
         self.functions: dict[str, tirx.PrimFunc] = {}
-        self._known: dict[int, list[tuple[tirx.PrimFunc, str]]] = {}
+        self._known: dict[StructuralKey, str] = {}
 
     def add(self, program: Program) -> None:
         """Take the program's kernels; those already known under another name are shared."""
         names = self.symbols.setdefault(program.name, {})
         for name, function in program.functions.items():
             plain = function.without_attr("global_symbol")
-            bucket = self._known.setdefault(tvm.ir.structural_hash(plain), [])
-            match = next((symbol for other, symbol in bucket if tvm.ir.structural_equal(other, plain)), None)
-            if match is None:
-                match = f"gf_kernel_{len(self.functions)}_{name[:60]}"
-                self.functions[match] = function
-                bucket.append((plain, match))
-            names[name] = match
+            key = StructuralKey(plain)
+            if key not in self._known:
+                self._known[key] = f"gf_kernel_{len(self.functions)}_{name[:60]}"
+                self.functions[self._known[key]] = function
+            names[name] = self._known[key]
 
     def build(self, folder: Path, progress: Callable[[int, int, str], None]) -> Kernels:
         """Schedule and compile; one object a kernel keeps LLVM's memory small and progress visible."""

@@ -91,7 +91,7 @@ class _Reader:
         self.places: dict[relax.Var, int | tuple[int, ...]] = {}
         self.functions: dict[str, tvm.tirx.PrimFunc] = {}
         for variable, value in zip(entry.params, step.inputs, strict=True):
-            self.places[variable] = self._new(variable.name_hint, variable.ty, value)
+            self.places[variable] = self._new(variable.name, variable.ty, value)
         for block in entry.body.blocks:
             for binding in block.bindings:
                 self._read(module, binding.var, binding.value)
@@ -109,10 +109,10 @@ class _Reader:
             self.functions[kernel] = module[value.args[0]]
             inputs = tuple(self._single(arg) for arg in value.args[1].fields)
             if isinstance(var.ty, relax.TupleType):
-                outputs = tuple(self._new(f"{var.name_hint}_{i}", ty) for i, ty in enumerate(var.ty.fields))
+                outputs = tuple(self._new(f"{var.name}_{i}", ty) for i, ty in enumerate(var.ty.fields))
                 self.places[var] = outputs
             else:
-                outputs = (self._new(var.name_hint, var.ty),)
+                outputs = (self._new(var.name, var.ty),)
                 self.places[var] = outputs[0]
             self.calls.append(Call(kernel, inputs, outputs))
         elif isinstance(value, relax.TupleGetItem):
@@ -122,14 +122,14 @@ class _Reader:
             self.places[var] = tuple(self._single(part) for part in value.fields)
         elif isinstance(value, relax.Var):
             self.places[var] = self.places[value]
-        elif isinstance(value, relax.Constant):
+        elif isinstance(value, tvm.ir.GenericConst):
             self.places[var] = self._single(value)
         else:
             raise ContractError(f"lowering left '{value}', which is not a kernel call")
 
     def _single(self, expr: relax.Expr) -> int:
-        if isinstance(expr, relax.Constant):
-            data = expr.data.numpy()
+        if isinstance(expr, tvm.ir.GenericConst):
+            data = expr.value.numpy()
             return self._new(f"literal{len(self.buffers)}", expr.ty, literal=np.ascontiguousarray(data).tobytes())
         place = self.places[expr]
         if isinstance(place, tuple):

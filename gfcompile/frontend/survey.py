@@ -47,13 +47,13 @@ def survey(program: ExportedProgram, parameter_names: list[str]) -> list[Layer]:
 def convolution_geometry(node: fx.Node) -> tuple[ConvGeometry | None, str | None]:
     """Geometry of an aten.convolution node, or why it cannot be filtered."""
     x, w, _, stride, padding, dilation, transposed, _, groups = node.args
-    value: Any = x.meta["val"]  # type: ignore[union-attr]
-    weight: Any = w.meta["val"]  # type: ignore[union-attr]
+    value: Any = x.meta["val"]
+    weight: Any = w.meta["val"]
     if value.dim() != 4:
         return None, f"it is a {value.dim() - 2}-D convolution; gradient filtering is defined for 2-D"
     if transposed:
         return None, "it is a transposed convolution; gradient filtering is defined for ordinary ones"
-    return conv_geometry(value, weight, node.meta["val"], stride, padding, dilation, groups), None  # type: ignore[arg-type]
+    return conv_geometry(value, weight, node.meta["val"], stride, padding, dilation, groups), None
 
 
 def _placeholder_parameters(program: ExportedProgram) -> dict[str, str]:

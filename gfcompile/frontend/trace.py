@@ -1,4 +1,4 @@
-"""From a module to graphs: the forward pass for prediction and planning, the joint training graph for everything else."""
+"""From a module to graphs: the forward pass for prediction and planning, the joint training graph for the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.export.experimental
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -55,7 +55,8 @@ def forward_step(program: ExportedProgram, plan: Plan, updated_buffers: frozense
     inputs = []
     for spec in program.graph_signature.input_specs:
         inputs.append(_state_value(spec.kind, spec.target) if spec.target is not None else INPUT_NAMES[0])
-    kept, outputs = [], []
+    kept: list[fx.Node] = []
+    outputs: list[Value] = []
     for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True):
         if spec.kind is OutputKind.USER_OUTPUT:
             kept.append(node)
@@ -103,7 +104,11 @@ def _training_step(joint: ExportedProgram, plan: Plan) -> Step:
 
 
 def _state_value(kind: InputKind, target: str) -> Value:
-    roles = {InputKind.PARAMETER: Role.PARAMETER, InputKind.BUFFER: Role.BUFFER, InputKind.CONSTANT_TENSOR: Role.CONSTANT}
+    roles = {
+        InputKind.PARAMETER: Role.PARAMETER,
+        InputKind.BUFFER: Role.BUFFER,
+        InputKind.CONSTANT_TENSOR: Role.CONSTANT,
+    }
     return Value(roles[kind], target)
 
 

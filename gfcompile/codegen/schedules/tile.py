@@ -134,20 +134,20 @@ def close_tile(
     space, reduce = loops[:depth], loops[depth:]
     vector, lane = sch.split(space[-1], [None, tile.width])
     sch.reorder(*reduce, *space[:-1], vector, lane)
-    init = sch.decompose_reduction(anchor.rv, reduce[0])
     for loop in (*space[:-1], vector):
         sch.unroll(loop)
     sch.vectorize(lane)
-    *zero, last = sch.get_loops(init)[-(depth + 1) :]
-    for loop in zero:
-        sch.unroll(loop)
-    sch.vectorize(last)
     count = 1
     for loop, extent in zip(reversed(reduce), reversed(anchor.reduce), strict=True):
         count *= extent
         if count > unroll_reduce:
             break
         sch.unroll(loop)
+    # last, because a block without its init is no longer a reduction to TVM, and refuses vectorize
+    *zero, last = sch.get_loops(sch.decompose_reduction(anchor.rv, reduce[0]))[-(depth + 1) :]
+    for loop in zero:
+        sch.unroll(loop)
+    sch.vectorize(last)
 
 
 def _unroll_lanes(sch: Schedule, loops: list[LoopRV], width: int) -> None:

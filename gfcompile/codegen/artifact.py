@@ -1,0 +1,193 @@
+"""Write the artifact: an importable folder with the library, the weights, the manifest, the graphs and the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm
+from safetensors.torch import save_file
+
+import gfcompile
+from gfcompile.codegen.build import KernelBuilder
+from gfcompile.codegen.driver import write_driver
+from gfcompile.codegen.link import RUNTIME, link_library
+from gfcompile.codegen.state import StateEntry
+from gfcompile.compiler import Analysis
+from gfcompile.errors import UserError
+from gfcompile.layouts import WeightLayout
+from gfcompile.report import write_report
+from gfcompile.step import Role
+from gfcompile.targets import Target
+
+FORMAT = 1
+LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
+WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
+ID_PLACE = "0" * 64
+
+
+def check_destination(out: Path) -> None:
+    """Refuse early what could not be written at the end."""
+    if not out.name.isidentifier():
+        raise UserError(f"--out {out}: '{out.name}' is not a Python module name, so it could not be imported; use letters, digits and _")
+    if out.exists() and not (out / "manifest.json").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: exists and is not an artifact; choose another folder or remove it")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot write there ({error.strerror}); choose another folder") from error
+
+
+def build(
+    analysis: Analysis, out: Path, target: Target, progress: Callable[[str], None], dumps: Mapping[str, str]
+) -> Path:
+    """Everything is written beside `out` and moved there at the end: a failure leaves nothing behind."""
+    check_destination(out)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        folder = Path(scratch) / out.name
+        folder.mkdir()
+        build_id = _build_library(analysis, Path(scratch), folder / LIBRARY, target, progress)
+        progress("writing the artifact")
+        _write_tensors(analysis, folder)
+        _write_wrapper(folder)
+        for name, text in dumps.items():
+            path = folder / "graphs" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        manifest = _manifest(analysis, out.name, build_id, target)
+        manifest["files"] = {name: _sha256(folder / name) for name in (LIBRARY, WEIGHTS, CONSTANTS)}
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        write_report(analysis, folder)
+        _replace(folder, out, Path(scratch))
+    return out
+
+
+def _build_library(
+    analysis: Analysis, scratch: Path, library: Path, target: Target, progress: Callable[[str], None]
+) -> str:
+    builder = KernelBuilder(target)
+    for planned in analysis.programs.values():
+        builder.add(planned.program)
+    objects = scratch / "objects"
+    objects.mkdir()
+    kernels = builder.build(objects, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
+    programs = list(analysis.programs.values())
+    draft = write_driver(programs, analysis.state, kernels, ID_PLACE)
+    digest = hashlib.sha256(draft.encode())
+    for path in kernels.objects:
+        digest.update(path.read_bytes())
+    build_id = digest.hexdigest()
+    driver = scratch / "step.c"
+    driver.write_text(draft.replace(ID_PLACE, build_id))
+    progress("linking")
+    link_library(driver, kernels.objects, library, target)
+    return build_id
+
+
+def _write_tensors(analysis: Analysis, folder: Path) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in analysis.original.items()}, folder / WEIGHTS)
+    save_file(analysis.state.constants, folder / CONSTANTS)
+
+
+def _write_wrapper(folder: Path) -> None:
+    runtime = folder / "_runtime"
+    runtime.mkdir()
+    for name in WRAPPER:
+        shutil.copyfile(RUNTIME / f"{name}.py", runtime / f"{name}.py")
+    shutil.copyfile(RUNTIME / "artifact_init.py", folder / "__init__.py")
+    shutil.copyfile(RUNTIME / "gf_step.h", folder / "gf_step.h")
+
+
+def _manifest(analysis: Analysis, name: str, build_id: str, target: Target) -> dict[str, Any]:
+    job, plan = analysis.job, analysis.plan
+    step = analysis.steps["train"]
+    gradients = [value.name for value in analysis.steps["gradients"].outputs if value.role is Role.GRADIENT]
+    doors = {value: node for node, value in zip(step.placeholders(), step.inputs, strict=True)}
+    inputs = [
+        {"name": value.name, "role": str(value.role), **_shape(node)}
+        for value, node in doors.items()
+        if value.role in (Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT)
+    ]
+    outputs = [
+        {"name": value.name, **_shape(node)}
+        for value, node in zip(analysis.steps["predict"].outputs, analysis.steps["predict"].results(), strict=True)
+    ]
+    return {
+        "format": FORMAT,
+        "name": name,
+        "build_id": build_id,
+        "library": LIBRARY,
+        "batch": int(job.example.shape[0]),
+        "lr": job.lr,
+        "loss": {
+            "name": job.loss.name,
+            "per_sample": job.loss.per_sample,
+            "classes": analysis.output_shape[1] if job.loss.name == "cross_entropy" else None,
+        },
+        "optimizer": {"name": "sgd", "momentum": job.optimizer.momentum, "weight_decay": job.optimizer.weight_decay},
+        "inputs": inputs,
+        "outputs": outputs,
+        "state": [_state_entry(entry) for entry in analysis.state.entries],
+        "gradients": gradients,
+        "state_dict": list(analysis.original),
+        "plan": {
+            "trained": [{"layer": layer.name, "role": layer.role, "r": layer.r} for layer in plan.trained],
+            "exact": plan.exact,
+            "compat": "reference" if plan.reference else None,
+        },
+        "filtered_layers": analysis.filtered_layers,
+        "refusals": [[refusal.layer, refusal.reason] for refusal in analysis.refusals],
+        "batchnorm": plan.batchnorm,
+        "target": target.name,
+        "versions": {
+            "gfcompile": gfcompile.__version__,
+            "torch": torch.__version__,
+            "tvm": tvm.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _shape(node: torch.fx.Node) -> dict[str, Any]:
+    value = node.meta["val"]
+    return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def _state_entry(entry: StateEntry) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": entry.name,
+        "role": str(entry.role),
+        "shape": list(entry.shape),
+        "dtype": entry.dtype,
+        "layout": _layout(entry.layout),
+    }
+    if entry.role is Role.MOMENTUM:
+        described["of"] = entry.name
+    return described
+
+
+def _layout(layout: WeightLayout | None) -> dict[str, list[int]] | None:
+    if layout is None or math.prod(layout.logical_shape) == 0:
+        return None
+    return {"shape": list(layout.split_shape), "permute": list(layout.order)}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _replace(folder: Path, out: Path, scratch: Path) -> None:
+    """Move the new artifact in; an old one goes only once the new one stands complete beside it."""
+    if out.exists():
+        out.rename(scratch / "replaced")
+    folder.rename(out)
