@@ -28,7 +28,7 @@ from gfcompile.targets import find_target
 class CompiledStep(RuntimeStep):
     """The artifact's step, with tensors where PyTorch users expect them."""
 
-    def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Tensor]:
         """The trained weights under the model's own names: `model.load_state_dict(step.state_dict())`."""
         return {name: torch.from_numpy(array.copy()) for name, array in super().state_dict().items()}
 
@@ -59,7 +59,9 @@ def compile(
     the rest; `train` adds layers by name pattern. The model itself is not changed.
     """
     if not isinstance(model, nn.Module):
-        raise UserError(f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line")
+        raise UserError(
+            f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line"
+        )
     loaded = from_module(model)
     patches = dict(r) if isinstance(r, Mapping) else {"*": r}
     patterns = (train,) if isinstance(train, str) else tuple(train or ())

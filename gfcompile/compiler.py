@@ -85,7 +85,9 @@ def make_survey(job: Job) -> list[Layer]:
 def analyse(job: Job, observe: Observer | None = None, progress: Progress = lambda _: None) -> Analysis:
     """Trace, plan, rewrite, lower and place in memory; generates no code."""
     if job.fixed_mode and job.request.batchnorm == "train":
-        raise UserError("--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval")
+        raise UserError(
+            "--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval"
+        )
     module = working_copy(job.module)
     progress("tracing the forward pass")
     forward = trace_forward(module, job.example)

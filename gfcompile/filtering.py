@@ -18,7 +18,7 @@ Grid = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class FilterRecipe:
-    """Grids of the output and the input (rows, cols), patch-grid dilations of the kernel, and the factor on gx and gw."""
+    """Grids of output and input (rows, cols), the kernel's dilations on the patch grid, the factor on gx and gw."""
 
     out_grid: Grid
     in_grid: Grid
@@ -28,7 +28,10 @@ class FilterRecipe:
     @classmethod
     def of(cls, geometry: ConvGeometry, r: int, reference: bool) -> FilterRecipe:
         """`reference` follows the published formulas; otherwise the unbiased ones with their 1/(s_h*s_w)."""
-        out_grid = (output_windows(geometry.out_size[0], r).as_list(), output_windows(geometry.out_size[1], r).as_list())
+        out_grid = (
+            output_windows(geometry.out_size[0], r).as_list(),
+            output_windows(geometry.out_size[1], r).as_list(),
+        )
         if reference:
             tap = reference_mix_dilation(geometry, r)
             in_grid = tuple(reference_input_windows(geometry, axis, r).as_list() for axis in (0, 1))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
+
+Shaped = Any  # whatever has a shape
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,22 @@ class ConvGeometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
+
+    @classmethod
+    def of(cls, x: Shaped, w: Shaped, y: Shaped, stride: Any, padding: Any, dilation: Any, groups: int) -> ConvGeometry:
+        """From a convolution's (possibly fake) tensors in NCHW; one number stands for both axes."""
+        return cls(
+            batch=x.shape[0],
+            in_channels=x.shape[1],
+            out_channels=w.shape[0],
+            in_size=(x.shape[2], x.shape[3]),
+            out_size=(y.shape[2], y.shape[3]),
+            kernel=(w.shape[2], w.shape[3]),
+            stride=(stride[0], stride[-1]),
+            padding=(padding[0], padding[-1]),
+            dilation=(dilation[0], dilation[-1]),
+            groups=groups,
+        )
 
     @property
     def is_depthwise(self) -> bool:
@@ -92,7 +111,9 @@ def why_reference_refuses(geometry: ConvGeometry, r: int) -> str | None:
     """Geometries for which the published formulas are not defined (its code crashes there)."""
     if geometry.groups != 1 and not geometry.is_depthwise:
         return f"the reference formulas know groups=1 and depthwise only, not groups={geometry.groups}"
-    if any(ceil(o / r) * r * s < i for o, s, i in zip(geometry.out_size, geometry.stride, geometry.in_size, strict=True)):
+    if any(
+        ceil(o / r) * r * s < i for o, s, i in zip(geometry.out_size, geometry.stride, geometry.in_size, strict=True)
+    ):
         return "the reference formulas have no window for input rows beyond the output's patches ('valid' padding)"
     if geometry.dilation[0] != geometry.dilation[1] and max(geometry.dilation) >= r:
         return f"the reference formulas know one dilation for both axes, not {geometry.dilation}"

@@ -37,9 +37,11 @@ def resolve_optimizer(spec: Any, momentum: float, weight_decay: float) -> SGD:
     elif type(spec).__name__ == "SGD" and hasattr(spec, "defaults"):
         settings = {"name": "sgd", **spec.defaults}
     else:
-        raise UserError(f"optimizer: '{type(spec).__name__}' is not known; pass 'sgd' or gfcompile.SGD(momentum=..., weight_decay=...)")
+        raise UserError(f"optimizer: '{type(spec).__name__}' is not known; pass 'sgd' or gfcompile.SGD(momentum=0.9)")
     if str(settings.get("name", "sgd")).lower() != "sgd":
         raise UserError(f"optimizer: '{settings['name']}' is not known; this version has 'sgd'")
     if settings.get("nesterov") or settings.get("dampening") or settings.get("maximize"):
-        raise UserError("optimizer: nesterov, dampening and maximize are not in this version; use plain SGD with momentum")
+        raise UserError(
+            "optimizer: nesterov, dampening and maximize are not in this version; use plain SGD with momentum"
+        )
     return SGD(float(settings.get("momentum", momentum)), float(settings.get("weight_decay", weight_decay)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gfcompile.optimizers import SGD
 from gfcompile.passes.append_optimizer import AppendOptimizer
@@ -21,7 +21,7 @@ from gfcompile.step import Step
 class AnyPass(Protocol):
     """What the pipeline needs of a pass."""
 
-    name: str
+    name: ClassVar[str]
 
     def run(self, step: Step) -> Step: ...
 

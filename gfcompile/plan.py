@@ -1,4 +1,4 @@
-"""Which layers are trained, which are filtered, and with which patch: the user's wishes applied to a survey of the model."""
+"""Which layers are trained, which are filtered, with which patch: the user's wishes applied to a survey."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_PATCH = 2
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with parameters, in order of execution. Convolutions that are not plain 2-D carry why in `unfilterable`."""
+    """A module with parameters, in order of execution; `unfilterable` says why a convolution must stay exact."""
 
     name: str
     kind: str  # "conv", "linear" or "other"
@@ -81,12 +81,14 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
             f"--layers {wanted}: the model has {len(counted)} convolutions that count "
             f"(shortcut projections and the head do not); use --layers {len(counted)} or less"
         )
-    chosen = {layer.name: "layer" for layer in counted[len(counted) - wanted :]} | {layer.name: "head" for layer in head}
+    chosen = {layer.name: "layer" for layer in counted[len(counted) - wanted :]} | {
+        layer.name: "head" for layer in head
+    }
     for pattern in request.train:
         found = [layer.name for layer in layers if matches(layer.name, pattern)]
         if not found:
             raise UserError(f"--train {pattern}: no layer has that name{_did_you_mean(pattern, layers)}")
-        chosen = {name: "named" for name in found} | chosen
+        chosen = dict.fromkeys(found, "named") | chosen
     trained, refused = [], []
     for layer in layers:
         if layer.name not in chosen:
@@ -101,7 +103,12 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     if not parameters:
         raise UserError("the plan trains nothing: use --layers N or --train PATTERN")
     return Plan(
-        tuple(trained), frozenset(parameters), request.exact, request.batchnorm, request.compat == "reference", tuple(refused)
+        tuple(trained),
+        frozenset(parameters),
+        request.exact,
+        request.batchnorm,
+        request.compat == "reference",
+        tuple(refused),
     )
 
 
@@ -128,7 +135,9 @@ def _check(request: Request, patches: Mapping[str, int]) -> None:
     for pattern, r in patches.items():
         if not isinstance(r, int) or isinstance(r, bool) or r < 1:
             where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
-            raise UserError(f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering")
+            raise UserError(
+                f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
+            )
     if request.batchnorm not in ("eval", "train"):
         raise UserError(f"--batchnorm '{request.batchnorm}' is not known; use eval or train")
     if request.compat not in (None, "reference"):

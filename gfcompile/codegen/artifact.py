@@ -37,7 +37,9 @@ ID_PLACE = "0" * 64
 def check_destination(out: Path) -> None:
     """Refuse early what could not be written at the end."""
     if not out.name.isidentifier():
-        raise UserError(f"--out {out}: '{out.name}' is not a Python module name, so it could not be imported; use letters, digits and _")
+        raise UserError(
+            f"--out {out}: '{out.name}' is not a Python module name; use letters, digits and _, it will be imported"
+        )
     if out.exists() and not (out / "manifest.json").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: exists and is not an artifact; choose another folder or remove it")
     try:

@@ -1,4 +1,4 @@
-"""Translations into Relax for the gf operators, and for ATen operators that TVM does not translate as PyTorch means them."""
+"""Translations into Relax: the gf operators, and ATen operators whose own translation by TVM would be slow."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def _emit(importer: Importer, kernel: Callable[..., Any], *args: Any, name: str 
 def _emit_in_place(importer: Importer, kernel: Callable[..., Any], *args: Any) -> relax.Var:
     """Opaque to fusion: the driver lets these kernels write over their inputs, so nothing may be fused into them."""
     attributes = {"op_pattern": OPAQUE}
-    return importer.block_builder.emit_te(
-        kernel, *args, primfunc_name_hint=kernel.__name__, primfunc_attrs=attributes
-    )
+    return importer.block_builder.emit_te(kernel, *args, primfunc_name_hint=kernel.__name__, primfunc_attrs=attributes)
 
 
 def _conv2d(node: fx.Node, to: Importer) -> relax.Var:
@@ -107,6 +105,27 @@ def _max_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.max_pool2d_backward, to.env[gy], to.env[index], *geometry)
 
 
+def _avg_pool2d(node: fx.Node, to: Importer) -> relax.Var:
+    x, kernel, stride, padding, _, count_pad, divisor = node.args
+    size = _pair(shape_of(node)[1:3])
+    geometry = (_pair(kernel), _pair(stride), _pair(padding), size)
+    return _emit(to, kernels.avg_pool2d, to.env[x], *geometry, count_pad, divisor or None)
+
+
+def _avg_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
+    gy, size, kernel, stride, padding, _, count_pad, divisor = node.args
+    geometry = (_pair(size), _pair(kernel), _pair(stride), _pair(padding))
+    return _emit(to, kernels.avg_pool2d_backward, to.env[gy], *geometry, count_pad, divisor or None)
+
+
+def _adaptive_avg_pool2d(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.adaptive_avg_pool2d, to.env[node.args[0]], _pair(node.args[1]))
+
+
+def _adaptive_avg_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.adaptive_avg_pool2d_backward, to.env[node.args[0]], _pair(node.args[1]))
+
+
 def _sgd_update(node: fx.Node, to: Importer) -> relax.Var:
     w, v, g, lr, momentum, decay = node.args
     return _emit_in_place(to, sgd_update, to.env[w], to.env[v], to.env[g], to.env[lr], momentum, decay)
@@ -159,6 +178,10 @@ CONVERTERS: dict[str, Converter] = {
     "patch_broadcast.default": _patch_broadcast,
     "max_pool2d_nhwc.default": _max_pool2d,
     "max_pool2d_backward_nhwc.default": _max_pool2d_backward,
+    "avg_pool2d_nhwc.default": _avg_pool2d,
+    "avg_pool2d_backward_nhwc.default": _avg_pool2d_backward,
+    "adaptive_avg_pool2d_nhwc.default": _adaptive_avg_pool2d,
+    "adaptive_avg_pool2d_backward_nhwc.default": _adaptive_avg_pool2d_backward,
     "sgd_update.default": _sgd_update,
     "sgd_update_plain.default": _sgd_update_plain,
     "scatter.value": _scatter_value,

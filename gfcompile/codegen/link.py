@@ -9,13 +9,31 @@ from gfcompile.errors import UserError
 from gfcompile.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack")
+FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-shared",
+    "-pthread",
+    "-Wl,--no-undefined",
+    "-Wl,-z,noexecstack",
+)
 
 
 def link_library(driver: Path, objects: list[Path], library: Path, target: Target) -> None:
     """`cc` on everything at once: the C is small."""
     sources = [str(driver), *(str(path) for path in sorted(RUNTIME.glob("*.c")))]
-    command = [*target.link, *FLAGS, f"-I{RUNTIME}", *sources, *(str(path) for path in objects), "-lm", "-o", str(library)]
+    command = [
+        *target.link,
+        *FLAGS,
+        f"-I{RUNTIME}",
+        *sources,
+        *(str(path) for path in objects),
+        "-lm",
+        "-o",
+        str(library),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

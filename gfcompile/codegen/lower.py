@@ -63,8 +63,12 @@ def _check_operators(step: Step) -> None:
         if node.op == "call_function" and node.target.__name__ not in known:
             missing.setdefault(node.target.__name__, []).append(_nearest_layer(step, node))
     if missing:
-        listing = ", ".join(f"{name} (near {', '.join(sorted(set(where))[:3])})" for name, where in sorted(missing.items()))
-        raise UserError(f"model: no lowering for {listing}; train fewer layers, or replace these operations in the model")
+        listing = ", ".join(
+            f"{name} (near {', '.join(sorted(set(where))[:3])})" for name, where in sorted(missing.items())
+        )
+        raise UserError(
+            f"model: no lowering for {listing}; train fewer layers, or replace these operations in the model"
+        )
 
 
 def _nearest_layer(step: Step, node: fx.Node) -> str:

@@ -9,7 +9,6 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from gfcompile.geometry import ConvGeometry
-from gfcompile.ops import conv_geometry
 from gfcompile.plan import Layer
 
 aten = torch.ops.aten
@@ -53,7 +52,7 @@ def convolution_geometry(node: fx.Node) -> tuple[ConvGeometry | None, str | None
         return None, f"it is a {value.dim() - 2}-D convolution; gradient filtering is defined for 2-D"
     if transposed:
         return None, "it is a transposed convolution; gradient filtering is defined for ordinary ones"
-    return conv_geometry(value, weight, node.meta["val"], stride, padding, dilation, groups), None
+    return ConvGeometry.of(value, weight, node.meta["val"], stride, padding, dilation, groups), None
 
 
 def _placeholder_parameters(program: ExportedProgram) -> dict[str, str]:

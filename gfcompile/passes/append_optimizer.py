@@ -14,11 +14,10 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from gfcompile.ops import gf
 from gfcompile.optimizers import SGD
 from gfcompile.passes.base import Found, Pass, emit, fake_like, shape_of
 from gfcompile.step import Role, Step, Value
-
-gf = torch.ops.gf
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,9 @@ class AppendOptimizer(Pass):
     def rewrite(self, step: Step, site: fx.Node) -> None:
         graph = step.body.graph
         index = next(
-            i for i, (v, n) in enumerate(zip(step.outputs, step.results(), strict=True)) if n is site and v.role is Role.GRADIENT
+            i
+            for i, (v, n) in enumerate(zip(step.outputs, step.results(), strict=True))
+            if n is site and v.role is Role.GRADIENT
         )
         name = step.outputs[index].name
         parameter = step.placeholder(Role.PARAMETER, name)

@@ -25,6 +25,8 @@ ASSERTIONS = {aten._assert_tensor_metadata.default}
 BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 BATCH_NORM_TRAIN = aten._native_batch_norm_legit_functional.default
 
+SITES = IDENTITIES | ASSERTIONS | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
+
 
 class Canonicalize(Pass):
     """Remove identities and spell batch norm out."""
@@ -33,9 +35,7 @@ class Canonicalize(Pass):
 
     def find(self, step: Step) -> Found:
         for node in step.body.graph.nodes:
-            if node.target in IDENTITIES | ASSERTIONS | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}:
-                yield node
-            elif node.target is aten._to_copy.default and _is_same_type(node):
+            if node.target in SITES or (node.target is aten._to_copy.default and _is_same_type(node)):
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:

@@ -18,11 +18,12 @@ import torch
 from torch import fx
 
 from gfcompile.layouts import WeightLayout
+from gfcompile.ops import gf
 from gfcompile.passes.base import check, fake_like, fake_mode_of, shape_of
 from gfcompile.passes.image_ops import IMAGE_OPS
 from gfcompile.step import STATE, Event, Role, Step
 
-aten, gf = torch.ops.aten, torch.ops.gf
+aten = torch.ops.aten
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 CONVOLUTIONS = {aten.convolution.default: 1, gf.channel_mix.default: 1, aten.convolution_backward.default: 2}
 
@@ -107,7 +108,7 @@ class Relayout:
         if node in self.packed and self.packed[node][1] == layout:
             return self.packed[node][0]
         split = self.emit(aten.reshape.default, self.as_plain(node), list(layout.split_shape))
-        packed = self.emit(aten.clone.default, self.emit(aten.permute.default, split, list(layout.order)))
+        packed = self._contiguous(self.emit(aten.permute.default, split, list(layout.order)))
         self.packed.setdefault(node, (packed, layout))
         return packed
 
@@ -117,7 +118,10 @@ class Relayout:
         spatial = shape[1:3] if order == TO_FIRST else shape[2:4]
         if spatial == (1, 1) or shape[3 if order == TO_FIRST else 1] == 1:
             return self.emit(aten.view.default, value, moved)
-        return self.emit(aten.clone.default, self.emit(aten.permute.default, value, order))
+        return self._contiguous(self.emit(aten.permute.default, value, order))
+
+    def _contiguous(self, value: fx.Node) -> fx.Node:
+        return self.emit(aten.clone.default, value, memory_format=torch.contiguous_format)
 
     def _rewrite(self, node: fx.Node) -> None:
         handler: Callable[[Relayout, fx.Node], bool] | None = IMAGE_OPS.get(node.target)
@@ -161,7 +165,7 @@ IMAGE_POINTWISE = {aten.full_like.default, aten.zeros_like.default, aten.ones_li
 
 def _trained_conv_weights(step: Step) -> dict[str, WeightLayout]:
     """Packed layouts of the trained convolution weights; a weight that two geometries share stays plain."""
-    names = {node: value for node, value in zip(step.placeholders(), step.inputs, strict=True)}
+    names = dict(zip(step.placeholders(), step.inputs, strict=True))
     found: dict[str, set[WeightLayout]] = {}
     for node in step.body.graph.nodes:
         position = CONVOLUTIONS.get(node.target)
@@ -181,5 +185,3 @@ def _is_transposed(node: fx.Node) -> bool:
     if node.target is aten.convolution.default:
         return bool(node.args[6])
     return bool(node.target is aten.convolution_backward.default and node.args[7])
-
-

@@ -9,18 +9,19 @@ Exact with respect to the marked operator. Only the results that somebody uses a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.filtering import FilterRecipe
-from gfcompile.ops import conv_geometry
+from gfcompile.geometry import ConvGeometry
+from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, shape_of
 from gfcompile.passes.select import results_of
 from gfcompile.step import Step
 
-aten, gf = torch.ops.aten, torch.ops.gf
+aten = torch.ops.aten
 
 
 class Filter(Pass):
@@ -38,8 +39,8 @@ class Filter(Pass):
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         gy, x, w, stride, padding, dilation, groups, r, reference = site.args
-        values: list[Any] = [arg.meta["val"] for arg in (x, w, gy)]
-        recipe = FilterRecipe.of(conv_geometry(*values, stride, padding, dilation, groups), r, reference)
+        tensors = (x.meta["val"], w.meta["val"], gy.meta["val"])
+        recipe = FilterRecipe.of(ConvGeometry.of(*tensors, stride, padding, dilation, groups), r, reference)
         graph, results = step.body.graph, results_of(site)
         new: dict[int, fx.Node] = {}
         with graph.inserting_before(site):

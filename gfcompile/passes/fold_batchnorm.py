@@ -48,4 +48,6 @@ def _is_absorbable(node: fx.Node, frozen: set[fx.Node]) -> bool:
         return False
     weight, bias, transposed = conv.args[1], conv.args[2], conv.args[6]
     fits = shape_of(scale) == (1, shape_of(conv)[1]) + (1,) * (len(shape_of(conv)) - 2)
-    return bool(len(conv.users) == 1 and bias is None and not transposed and fits and weight in frozen and scale in frozen)
+    return bool(
+        len(conv.users) == 1 and bias is None and not transposed and fits and weight in frozen and scale in frozen
+    )

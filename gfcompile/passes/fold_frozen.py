@@ -58,9 +58,9 @@ def _evaluate(step: Step, node: fx.Node, known: dict[fx.Node, Any]) -> Tensor:
                 known[arg] = tensor.double() if tensor.is_floating_point() else tensor
             else:
                 args, kwargs = fx.map_arg((arg.args, arg.kwargs), value_of)
-                known[arg] = arg.target(*args, **kwargs)  # type: ignore[operator]
+                known[arg] = arg.target(*args, **kwargs)
         return known[arg]
 
     with torch.no_grad():
         result = value_of(node)
-    return result.to(node.meta["val"].dtype).contiguous()  # type: ignore[no-any-return]
+    return result.to(node.meta["val"].dtype).contiguous()

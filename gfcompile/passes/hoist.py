@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass
 from gfcompile.step import Step
 
@@ -25,7 +26,7 @@ class Hoist(Pass):
 
     def find(self, step: Step) -> Found:
         for node in step.body.graph.nodes:
-            if node.target is torch.ops.gf.patch_sum.default and _place(node).next is not node:
+            if node.target is gf.patch_sum.default and _place(node).next is not node:
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
@@ -41,4 +42,3 @@ def _place(node: fx.Node) -> fx.Node:
     while source.op == "placeholder" and source.next.op == "placeholder":
         source = source.next
     return source
-

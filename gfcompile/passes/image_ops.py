@@ -10,13 +10,14 @@ import torch
 from torch import fx
 
 from gfcompile.layouts import WeightLayout
+from gfcompile.ops import gf
 from gfcompile.passes.base import shape_of
 from gfcompile.passes.select import results_of
 
 if TYPE_CHECKING:
     from gfcompile.passes.channels_last import Relayout
 
-aten, gf = torch.ops.aten, torch.ops.gf
+aten = torch.ops.aten
 LAST_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # where a traced axis lies with channels last
 
 
@@ -167,6 +168,44 @@ def _max_pool_backward(to: Relayout, node: fx.Node) -> bool:
     return True
 
 
+def _avg_pool_settings(
+    kernel: Any, stride: Any, padding: Any, ceil_mode: Any, count_pad: Any, divisor: Any
+) -> list[Any]:
+    return [_pair(kernel), _pair(stride or kernel), _pair(padding), bool(ceil_mode), bool(count_pad), int(divisor or 0)]
+
+
+def _avg_pool(to: Relayout, node: fx.Node) -> bool:
+    x, *given = _defaults(node.args, (None, None, [], [0, 0], False, True, None))
+    if len(shape_of(x)) != 4:
+        return False
+    to.image[node] = to.emit(gf.avg_pool2d_nhwc.default, to.as_image(x), *_avg_pool_settings(*given))
+    return True
+
+
+def _avg_pool_backward(to: Relayout, node: fx.Node) -> bool:
+    gy, x, *given = node.args
+    if len(shape_of(x)) != 4:
+        return False
+    size = list(shape_of(x)[2:])
+    to.image[node] = to.emit(gf.avg_pool2d_backward_nhwc.default, to.as_image(gy), size, *_avg_pool_settings(*given))
+    return True
+
+
+def _adaptive_avg_pool(to: Relayout, node: fx.Node) -> bool:
+    if len(shape_of(node)) != 4:
+        return False
+    to.image[node] = to.emit(gf.adaptive_avg_pool2d_nhwc.default, to.as_image(node.args[0]), list(shape_of(node)[2:]))
+    return True
+
+
+def _adaptive_avg_pool_backward(to: Relayout, node: fx.Node) -> bool:
+    if len(shape_of(node)) != 4:
+        return False
+    gy = to.as_image(node.args[0])
+    to.image[node] = to.emit(gf.adaptive_avg_pool2d_backward_nhwc.default, gy, list(shape_of(node)[2:]))
+    return True
+
+
 def _update(to: Relayout, node: fx.Node) -> bool:
     """Optimizer updates work element by element: a packed weight is updated packed."""
     weight = node.args[0]
@@ -206,6 +245,10 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     aten.slice.Tensor: _slice,
     aten.max_pool2d_with_indices.default: _max_pool,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    aten.avg_pool2d.default: _avg_pool,
+    aten.avg_pool2d_backward.default: _avg_pool_backward,
+    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward,
     gf.sgd_update.default: _update,
     gf.sgd_update_plain.default: _update,
 }

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from gfcompile.geometry import ConvGeometry, why_reference_refuses
-from gfcompile.ops import conv_geometry
+from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit
 from gfcompile.step import Refusal, Role, Step
 
@@ -35,8 +35,7 @@ def layer_of(step: Step, weight: Any) -> str | None:
 def backward_geometry(node: fx.Node) -> ConvGeometry:
     """Geometry of an aten.convolution_backward node."""
     gy, x, w, _, stride, padding, dilation, _, _, groups, _ = node.args
-    values: list[Any] = [arg.meta["val"] for arg in (x, w, gy)]  # type: ignore[union-attr]
-    return conv_geometry(*values, stride, padding, dilation, groups)  # type: ignore[arg-type]
+    return ConvGeometry.of(x.meta["val"], w.meta["val"], gy.meta["val"], stride, padding, dilation, groups)
 
 
 class Select(Pass):
@@ -51,12 +50,12 @@ class Select(Pass):
         for node in step.body.graph.nodes:
             if node.target is not BACKWARD:
                 continue
-            layer = layer_of(step, node.args[2])
-            r = step.plan.patch_of(layer) if layer else None
-            if layer is None or r is None or layer in already:
+            name = layer_of(step, node.args[2])
+            r = step.plan.patch_of(name) if name else None
+            if name is None or r is None or name in already:
                 continue
-            reason = why_reference_refuses(backward_geometry(node), r) if step.plan.reference else None
-            yield Refusal(layer, reason) if reason else node
+            why = why_reference_refuses(backward_geometry(node), r) if step.plan.reference else None
+            yield Refusal(name, why) if why else node
 
     def describe(self, site: fx.Node) -> str:
         return str(site.args[2])
@@ -68,7 +67,7 @@ class Select(Pass):
         with graph.inserting_before(site):
             marked = emit(
                 graph,
-                torch.ops.gf.filtered_convolution_backward.default,
+                gf.filtered_convolution_backward.default,
                 gy,
                 x,
                 w,

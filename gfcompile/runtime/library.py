@@ -62,8 +62,8 @@ class Library:
     def tensor(self, handle: int, index: int, shape: Sequence[int], dtype: str) -> Array:
         """A view of a state tensor; it dies with the step."""
         count = self.tensor_bytes[index]
-        memory = (ctypes.c_char * count).from_address(self._c.gf_step_tensor(handle, index))
-        return np.frombuffer(memory, dtype).reshape(shape)
+        memory = (ctypes.c_uint8 * count).from_address(self._c.gf_step_tensor(handle, index))
+        return np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
 
     def train(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
         loss = ctypes.c_float()

@@ -111,7 +111,7 @@ def write(
             "shape": list(array.shape),
             "data_offsets": [end, end + array.nbytes],
         }
-        chunks.append(memoryview(array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)))
+        chunks.append(array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data)
         end += array.nbytes
     words = dict(metadata or {})
     if checksum:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from tvm import te, tirx
+from tvm import te
 
 
 def sgd_update(
     w: te.Tensor, v: te.Tensor, g: te.Tensor, lr: te.Tensor, momentum: float, weight_decay: float
 ) -> tuple[te.Tensor, te.Tensor]:
     """v' = momentum*v + g + weight_decay*w;  w' = w - lr*v'. Returns (w', v'), shapes as w."""
-
-    def both(*at: tirx.Var) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        velocity = momentum * v[at] + (g[at] + weight_decay * w[at])
-        return w[at] - lr[()] * velocity, velocity
-
-    new_w, new_v = te.compute(w.shape, both, name="sgd_update")
+    # Two stages, velocity first: run in place, a stage that recomputed v' after w' was stored would read the new w.
+    new_v = te.compute(w.shape, lambda *at: momentum * v[at] + (g[at] + weight_decay * w[at]), name="sgd_velocity")
+    new_w = te.compute(w.shape, lambda *at: w[at] - lr[()] * new_v[at], name="sgd_update")
     return new_w, new_v
 
 

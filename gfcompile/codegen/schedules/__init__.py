@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
-from gfcompile.codegen.schedules import conv, depthwise, elementwise, fallback, gemm, reduction
+from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, reduction
 from gfcompile.codegen.schedules.blocks import list_blocks
 from gfcompile.codegen.schedules.workspace import workspace_bytes
 from gfcompile.targets import Target
@@ -30,6 +30,7 @@ RULES = (  # most particular first; the last one takes everything
     Rule("conv", conv.apply),
     Rule("depthwise", depthwise.apply),
     Rule("gemm", gemm.apply),
+    Rule("dot", dot.apply),
     Rule("elementwise", elementwise.apply),
     Rule("reduction", reduction.apply),
     Rule("fallback", fallback.apply),
@@ -49,7 +50,7 @@ def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.Prim
             if not list_blocks(sch):
                 return "none", func
             if rule.apply(sch, target):
-                return rule.name, sch.mod["main"].with_attrs(dict(func.attrs.items()))
+                return rule.name, _with_attrs_of(sch.mod["main"], func)
         except ScheduleError:
             continue
     return "none", func
@@ -59,3 +60,12 @@ def _copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A schedule may change the function it is given, and the next rule needs the first one."""
     copy = tvm.ir.load_json(tvm.ir.save_json(func))
     return copy.with_attr("global_symbol", "main")
+
+
+def _with_attrs_of(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function private to its module has no global symbol: give it none."""
+    attrs = dict(func.attrs.items()) if func.attrs is not None else {}
+    bare = scheduled.without_attr("global_symbol")
+    for key, value in attrs.items():
+        bare = bare.with_attr(key, value)
+    return bare

@@ -8,7 +8,8 @@ from math import prod
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.stmt import SBlockRealize
 from tvm_ffi import structural_walk
 
 _SPATIAL, _REDUCE = 0, 2
@@ -60,11 +61,11 @@ class Block:
 
     @property
     def is_regular(self) -> bool:
-        """One store at the spatial axes, in order: C[i, j, ...] = value; reduction axes come after them."""
+        """One store at the spatial axes, in order: C[i, j, ...] = value."""
         body, spatial = self.node.body, self.spatial_vars
         if len(self.node.writes) != 1 or not isinstance(body, tirx.BufferStore):
             return False
-        if sorted(self.kinds) != self.kinds or set(self.kinds) - {_SPATIAL, _REDUCE}:
+        if set(self.kinds) - {_SPATIAL, _REDUCE}:
             return False
         return len(body.indices) == len(spatial) and all(
             isinstance(i, tirx.Var) and i.same_as(v) for i, v in zip(body.indices, spatial, strict=True)
@@ -192,3 +193,49 @@ def _is(index, var: tirx.Var) -> bool:
     while isinstance(index, tirx.Cast):
         index = index.value
     return isinstance(index, tirx.Var) and index.same_as(var)
+
+
+def axis_loops(sch: Schedule, block: Block) -> list[LoopRV] | None:
+    """The loop of every axis, in the block's order; None once the loops are no longer one an axis."""
+    loops = sch.get_loops(block.rv)
+    if len(loops) != len(block.kinds) or not loops:
+        return None
+    realizes: list[SBlockRealize] = []
+    structural_walk(sch.get(loops[0]), [(SBlockRealize, realizes.append)])
+    (values,) = (realize.iter_values for realize in realizes if realize.block.same_as(block.node))
+    found = []
+    for value in values:
+        match = [loop for loop in loops if isinstance(value, tirx.Var) and sch.get(loop).loop_var.same_as(value)]
+        if len(match) != 1:
+            return None
+        found.append(match[0])
+    return found
+
+
+def split_axes(block: Block, loops: list[LoopRV]) -> tuple[list[LoopRV], list[LoopRV]]:
+    """(spatial, reduction) loops out of loops in the block's order."""
+    spatial = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == _SPATIAL]
+    return spatial, [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == _REDUCE]
+
+
+def factor(sch: Schedule, loop: LoopRV, axis: int, final: str) -> Block:
+    """Make the reduction loop a spatial axis of partial sums at position `axis`; block `final` adds the parts up.
+
+    TVM leaves the axes of both blocks in an order of its own: put them back to spatial as stored, then reductions.
+    """
+    rv = sch.rfactor(loop, axis)
+    _order_axes(sch, Block(rv, sch.get(rv)))
+    _order_axes(sch, find_block(sch, final))
+    return find_block(sch, sch.get(rv).name_hint)
+
+
+def _order_axes(sch: Schedule, block: Block) -> None:
+    variables = [v.var for v in block.node.iter_vars]
+    stored = [
+        next(at for at, var in enumerate(variables) if var.same_as(index))
+        for index in block.node.body.indices
+        if isinstance(index, tirx.Var)
+    ]
+    order = stored + [at for at in range(len(variables)) if at not in stored]
+    if order != list(range(len(order))):
+        sch.reorder_block_iter_var(block.rv, order)

@@ -18,7 +18,7 @@ from gfcompile.codegen.schedules.tile import Tile, bring_tail, choose_tile, clos
 from gfcompile.targets import Target
 
 _LARGE_WEIGHTS = 256 * 1024  # bytes: half of a common L2
-_ROW_BLOCK = 128 * 1024  # bytes of input a task keeps at hand
+_ROW_BLOCK = 256 * 1024  # bytes of input a task keeps at hand
 _FEW_TASKS = 4
 _UNROLLED_REDUCTION = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
-from gfcompile.codegen.schedules.blocks import Block, same_point
+from gfcompile.codegen.schedules.blocks import Block, axis_loops, same_point, split_axes
 from gfcompile.codegen.schedules.tile import divisors, vector_width
 from gfcompile.targets import Target
 
@@ -36,8 +36,8 @@ def parallelize(sch: Schedule, loops: list[LoopRV], work: int, enough: int = _EN
 
 def schedule_injective(sch: Schedule, block: Block, target: Target) -> None:
     """Parallel outside, vectors along the last axis where the operands are read in order."""
-    loops = sch.get_loops(block.rv)
-    if not loops or len(loops) != len(block.kinds):
+    loops = axis_loops(sch, block)
+    if loops is None:
         return
     work = block.work
     if len(loops) > 1 and block.spatial[-1] % target.lanes and _is_flat(block):
@@ -65,11 +65,11 @@ def _is_flat(block: Block) -> bool:
 
 
 def schedule_plain(sch: Schedule, block: Block) -> None:
-    """Leading spatial loops in parallel, nothing else: right for every block whose loops are its axes."""
-    loops = sch.get_loops(block.rv)
-    if len(loops) != len(block.kinds):
+    """Spatial loops outside and in parallel, nothing else: right for every block whose loops are its axes."""
+    loops = axis_loops(sch, block)
+    if loops is None:
         return
-    leading = 0
-    while leading < len(loops) and block.kinds[leading] == 0:
-        leading += 1
-    parallelize(sch, loops[:leading], block.work)
+    space, reduce = split_axes(block, loops)
+    if space and reduce:
+        sch.reorder(*space, *reduce)
+    parallelize(sch, space, block.work)

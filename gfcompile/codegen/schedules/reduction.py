@@ -10,9 +10,9 @@ from collections.abc import Container
 from math import prod
 
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import ScheduleError
+from tvm.s_tir.schedule import LoopRV, ScheduleError
 
-from gfcompile.codegen.schedules.blocks import Block, access, find_block, list_blocks
+from gfcompile.codegen.schedules.blocks import Block, access, axis_loops, factor, find_block, list_blocks, split_axes
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize, schedule_injective, schedule_plain
 from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
@@ -48,7 +48,7 @@ def schedule_rest(sch: Schedule, done: Container[str], target: Target) -> None:
 
 def schedule_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
     """Schedule one reduction; returns the names of the later blocks it has scheduled with it."""
-    if not block.is_regular or not block.reduce or len(sch.get_loops(block.rv)) != len(block.kinds):
+    if not block.is_regular or not block.reduce or axis_loops(sch, block) is None:
         schedule_plain(sch, block)
         return set()
     width = vector_width(block, target) if block.spatial else None
@@ -83,29 +83,28 @@ def tile_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
 def _partial_sums(sch: Schedule, block: Block, width: int | None, target: Target) -> Block | None:
     """Cut a reduction that leaves too few tasks, or that runs along the contiguous axis, into partial ones."""
     space = len(block.spatial)
-    loops = sch.get_loops(block.rv)[space:]
+    _, loops = split_axes(block, axis_loops(sch, block))
     try:
         if width is not None and space:
-            if block.work < SERIAL_BELOW or prod(block.spatial) // width >= _FEW_TASKS:
+            if block.work < SERIAL_BELOW or prod(block.spatial) // (width * _VECTORS) >= _FEW_TASKS:
                 return None
-            part = _leading_part(sch, block, loops)
-            return None if part is None else _factor(sch, part)
+            part = _leading_part(sch, loops)
+            return None if part is None else factor(sch, part, 0, block.name)
         along = all(access(load, block.reduce_vars[-1], target.lanes) != "gather" for load in block.loads)
         if not along or block.reduce[-1] % target.lanes or block.reduce[-1] < 2 * target.lanes:
             return None
         _, lane = sch.split(loops[-1], [None, target.lanes])
-        part = _factor(sch, lane, axis=space)
+        part = factor(sch, lane, space, block.name)
         if block.work >= SERIAL_BELOW and prod(block.spatial) < _FEW_TASKS:
-            leading = _leading_part(sch, part, sch.get_loops(part.rv)[space + 1 :])
+            leading = _leading_part(sch, split_axes(part, axis_loops(sch, part))[1])
             if leading is not None:
-                inner = _factor(sch, leading)
-                tile_reduction(sch, inner, target)
+                tile_reduction(sch, factor(sch, leading, 0, part.name), target)
         return find_block(sch, part.name)
     except ScheduleError:
         return None  # a combiner TVM cannot split (argmax): the plain loops are right
 
 
-def _leading_part(sch: Schedule, block: Block, loops):
+def _leading_part(sch: Schedule, loops: list[LoopRV]) -> LoopRV | None:
     """The outermost reduction loops as one loop of 8 to 64 parts, or None where the axes do not allow it."""
     count, taken = 1, 0
     for loop in loops:
@@ -124,7 +123,3 @@ def _leading_part(sch: Schedule, block: Block, loops):
         return None
     return sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
 
-
-def _factor(sch: Schedule, loop, axis: int = 0) -> Block:
-    rv = sch.rfactor(loop, axis)
-    return Block(rv, sch.get(rv))

@@ -16,6 +16,7 @@ from gfcompile.codegen.schedules.blocks import (
     find_block,
     list_blocks,
     same_point,
+    split_axes,
     writes_output,
 )
 from gfcompile.targets import Target
@@ -131,7 +132,7 @@ def close_tile(
     sch.compute_at(anchor.rv, at, preserve_unit_loops=True)
     depth, axes = len(tile.sizes), len(anchor.kinds)
     loops = sch.get_loops(anchor.rv)[-axes:]
-    space, reduce = loops[:depth], loops[depth:]
+    space, reduce = split_axes(anchor, loops)
     vector, lane = sch.split(space[-1], [None, tile.width])
     sch.reorder(*reduce, *space[:-1], vector, lane)
     for loop in (*space[:-1], vector):

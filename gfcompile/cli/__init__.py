@@ -1,0 +1,62 @@
+"""The command line. Nothing heavy is imported before it is needed: `gfcompile --help` is instant."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+
+from gfcompile.cli import commands, options
+from gfcompile.cli.screen import complain
+from gfcompile.errors import ContractError, UserError
+from gfcompile.runtime.errors import StepError
+
+OK, USER_ERROR, INTERNAL, INTERRUPTED = 0, 2, 70, 130
+COMMANDS = {
+    "inspect": (options.inspect_parser, commands.inspect),
+    "verify": (options.verify_parser, commands.verify),
+    "passes": (options.passes_parser, commands.passes),
+    "targets": (options.targets_parser, commands.targets),
+    "diff": (options.diff_parser, commands.diff),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code. `pyproject.toml` names this function."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    replay = f"a bug of ours; the command was: gfcompile {shlex.join(arguments)}"
+    try:
+        return _run(arguments)
+    except SystemExit as leaving:  # argparse, after --help
+        return int(leaving.code or OK)
+    except KeyboardInterrupt:
+        complain("interrupted; no artifact was left half-written", word="")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has gone (`| head`): not an error, and Python must not complain at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (UserError, StepError) as error:
+        complain(str(error))
+        return USER_ERROR
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return USER_ERROR
+    except ContractError as error:
+        complain(f"{error}; {replay}")
+        return INTERNAL
+    except Exception as error:  # noqa: BLE001 - the last door: a bug gives its exit code and how to replay it
+        traceback.print_exc()
+        complain(f"{type(error).__name__}: {error}; {replay}")
+        return INTERNAL
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments and arguments[0] in COMMANDS:
+        make_parser, command = COMMANDS[arguments[0]]
+        return command(make_parser().parse_args(arguments[1:]))
+    if not arguments:
+        options.compile_parser().print_help(sys.stderr)
+        return USER_ERROR
+    return commands.compile(options.compile_parser().parse_args(arguments))

@@ -1,0 +1,187 @@
+"""What each command does: parsed options in, an exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gfcompile.cli.screen import Screen, write
+from gfcompile.errors import UserError
+
+if TYPE_CHECKING:
+    from gfcompile.compiler import Job
+
+OK, FAILED = 0, 1
+
+
+
+def compile(args: argparse.Namespace) -> int:
+    from gfcompile.report.summary import summary_text, usage_text
+
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
+    from gfcompile import api
+    from gfcompile.codegen.artifact import check_destination
+    from gfcompile.targets import find_target
+
+    find_target(args.target)
+    if args.out is not None and not args.dry_run:
+        check_destination(args.out)
+    job, name, source = make_job(args, screen)
+    out = args.out if args.out is not None else Path(f"{name}_step")
+    folder: Path | None = None
+    if args.dry_run:
+        report = _analyse(job, screen, args.dump)
+    else:
+        folder = api.compile_job(job, out, args.target, screen.progress, args.dump)
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    screen.clear()
+    if args.json:
+        found = {"artifact": str(folder) if folder else None, "input": source, **report}
+        screen.result(json.dumps(found, indent=1))
+    elif not args.quiet:
+        end = usage_text(folder) if folder else "dry run: no code was generated"
+        screen.result(f"\n{summary_text(report)}\n\n{end}")
+    return OK
+
+
+def inspect(args: argparse.Namespace) -> int:
+    from gfcompile.report.summary import summary_text
+
+    screen = Screen(args.quiet, args.json)
+    folder = Path(args.model)
+    if folder.is_dir():
+        report = _read_report(folder)
+    elif args.quick:
+        from gfcompile.compiler import make_survey
+        from gfcompile.plan import make_plan
+        from gfcompile.report import survey_report
+
+        job, _, _ = make_job(args, screen)
+        layers = make_survey(job)
+        plan = make_plan(layers, job.request)
+        report = survey_report(layers, plan, plan.refused, job.example.shape)
+    else:
+        job, _, _ = make_job(args, screen)
+        report = _analyse(job, screen, None)
+    screen.clear()
+    screen.result(json.dumps(report, indent=1) if args.json else summary_text(report))
+    return OK
+
+
+def verify(args: argparse.Namespace) -> int:
+    from gfcompile.report.summary import text_table
+
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)
+    from gfcompile import api
+    from gfcompile.frontend.load import load_model
+    from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.runtime.manifest import read_manifest
+    from gfcompile.verify import verify as compare
+
+    with tempfile.TemporaryDirectory(prefix="gfcompile-verify-") as scratch:
+        if args.artifact is None:
+            job, _, _ = make_job(args, screen)
+            module, loss = job.module, job.loss
+            artifact = api.compile_job(job, Path(scratch) / "verified_step", args.target, screen.progress)
+        else:
+            artifact = args.artifact
+            manifest = read_manifest(artifact)
+            module = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports).module
+            loss = resolve_loss(args.loss if args.loss is not None else manifest["loss"]["name"])
+        checks = compare(module, loss, artifact, args.data, screen.progress)
+    screen.clear()
+    passed = all(check.passed for check in checks)
+    if args.json:
+        rows = [{**vars(check), "passed": check.passed} for check in checks]
+        screen.result(json.dumps({"passed": passed, "checks": rows}, indent=1))
+    else:
+        table = [
+            (check.what, check.against, f"{check.error:.1e}", f"{check.tolerance:.0e}", "ok" if check.passed else "FAIL")
+            for check in checks
+        ]
+        failures = sum(not check.passed for check in checks)
+        verdict = f"PASS: {len(checks)} checks" if passed else f"FAIL: {failures} of {len(checks)} checks"
+        screen.result(text_table(("what", "against", "relative error", "allowed", ""), table) + f"\n\n{verdict}")
+    return OK if passed else FAILED
+
+
+def passes(args: argparse.Namespace) -> int:
+    from gfcompile.report.pass_list import list_passes
+
+    rows = list_passes()
+    lines = [
+        f"{index:02} {row['name']:<18} {row['what']}\n{'':<22}why here: {row['why_here']}"
+        for index, row in enumerate(rows, 1)
+    ]
+    write(json.dumps(rows, indent=1) if args.json else "\n".join(lines), sys.stdout)
+    return OK
+
+
+def targets(args: argparse.Namespace) -> int:
+    import tomllib
+
+    from gfcompile import targets
+
+    folder = Path(targets.__file__).parent  # read as text: asking LLVM about the native machine takes seconds
+    rows = {
+        name: tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))["description"]
+        for name in targets.list_targets()
+    }
+    lines = [f"{name:<16} {text}" for name, text in rows.items()]
+    write(json.dumps(rows, indent=1) if args.json else "\n".join(lines), sys.stdout)
+    return OK
+
+
+def diff(args: argparse.Namespace) -> int:
+    from gfcompile import dumps
+
+    write(dumps.diff(args.folder, args.first, args.second).rstrip("\n") or "no difference", sys.stdout)
+    return OK
+
+
+def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
+    """Load the model; returns the job, the model's name, and the sentence about its input shape (printed here)."""
+    screen.progress("loading the model", transient=True)
+    from gfcompile.compiler import Job
+    from gfcompile.frontend.example import example_input
+    from gfcompile.frontend.load import load_model
+    from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.optimizers import resolve_optimizer
+    from gfcompile.plan import DEFAULT_PATCH, Request
+
+    loss = resolve_loss(args.loss or "cross_entropy")
+    optimizer = resolve_optimizer(args.optimizer, args.momentum, args.weight_decay)
+    loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
+    example, source = example_input(loaded, args.input, args.batch)
+    screen.say(source)
+    patches = {"*": DEFAULT_PATCH, **dict(args.r)}
+    request = Request(args.layers, patches, tuple(args.train), args.exact, args.batchnorm, args.compat)
+    job = Job(loaded.module, example, loss, request, optimizer, args.lr, loaded.fixed_mode)
+    return job, loaded.name, source
+
+
+def _analyse(job: Job, screen: Screen, dump: Path | None) -> dict[str, Any]:
+    from gfcompile.compiler import analyse
+    from gfcompile.dumps import Dumps
+    from gfcompile.report import make_report, write_report
+
+    analysis = analyse(job, Dumps(dump).observe if dump is not None else None, screen.progress)
+    if dump is not None:
+        write_report(analysis, dump)
+    return make_report(analysis)
+
+
+def _read_report(folder: Path) -> dict[str, Any]:
+    path = folder / "report.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{folder}: no report.json there; give a model, or a folder that gfcompile wrote") from error
+    except ValueError as error:
+        raise UserError(f"{path}: is damaged; compile again") from error

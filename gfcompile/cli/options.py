@@ -1,0 +1,224 @@
+"""Every option, its default and its sentence of help."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import NoReturn
+
+from gfcompile.errors import UserError
+
+ABOUT = """\
+Compile a PyTorch CNN into a native training step: forward, loss, backward with gradient filtering on the
+chosen convolutions, and the optimizer's update, in one library that needs neither PyTorch nor TVM."""
+
+MORE = """\
+commands:
+  gfcompile MODEL [options]              compile; writes MODEL_step/, an importable Python package
+  gfcompile inspect MODEL|ARTIFACT       layers, FLOPs and bytes kept, without generating code
+  gfcompile verify MODEL [ARTIFACT]      compare the compiled step with PyTorch eager
+  gfcompile passes                       the passes in order, and why each stands where it does
+  gfcompile targets                      the machines that can be compiled for
+  gfcompile diff DIR A B                 what changed between two dumped graphs
+  gfcompile COMMAND --help               more about one of them
+
+examples:
+  gfcompile resnet18.pt --layers 5 --r 2              train and filter the last 5 convolutions and the classifier
+  gfcompile resnet18.pt --layers 5 --exact            the same layers without filtering, to compare with
+  gfcompile nets:build --weights w.safetensors --input 8x1x28x28 --r 2 --r block3.conv=4
+  gfcompile resnet18.pt --train 'layer4.*' --dry-run  what would be done, in a few seconds
+  gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 02 03
+
+exit codes: 0 done, 1 verify found a difference, 2 wrong input, 70 a bug of ours, 130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong options are a user's error like any other."""
+
+    def __init__(self, name: str, about: str, more: str | None = None, usage: str | None = None) -> None:
+        super().__init__(
+            prog=f"gfcompile {name}".strip(),
+            usage=usage,
+            description=about,
+            epilog=more,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def compile_parser() -> Parser:
+    parser = Parser("", ABOUT, MORE, usage="gfcompile MODEL [options]\n       gfcompile COMMAND ...")
+    _model(parser)
+    _plan(parser)
+    _training(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", type=Path, help="write the artifact here; default: MODEL_step")
+    output.add_argument("--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text")
+    output.add_argument(
+        "--dry-run", action="store_true", help="analyse and report, generate no code; the report goes to --dump DIR"
+    )
+    _target(output)
+    _screen(output)
+    return parser
+
+
+def inspect_parser() -> Parser:
+    parser = Parser(
+        "inspect",
+        "Show the plan for a model, or the report of an artifact: layers, FLOPs, bytes kept, refusals.",
+        "examples:\n  gfcompile inspect resnet18.pt --layers 4 --batch 1 --json\n  gfcompile inspect resnet18_step",
+    )
+    _model(parser, "a model as for compiling, or the folder of an artifact (plan options are then ignored)")
+    _plan(parser)
+    _training(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--quick", action="store_true", help="trace forward only: the layers, without the memory plan")
+    _screen(output)
+    return parser
+
+
+def verify_parser() -> Parser:
+    parser = Parser(
+        "verify",
+        "Compare a compiled step with PyTorch eager: logits, loss, gradients, one update. Exit code 1 if they differ.",
+        "examples:\n  gfcompile verify resnet18.pt --layers 4 --batch 2\n"
+        "  gfcompile verify resnet18.pt resnet18_step --data batch.npz      # arrays x and y",
+    )
+    _model(parser)
+    parser.add_argument(
+        "artifact", metavar="ARTIFACT", nargs="?", type=Path,
+        help="compare this one, by its own plan; default: compile into a temporary folder",
+    )  # fmt: skip
+    parser.add_argument("--data", metavar="FILE", type=Path, help="an .npz file with x and y; default: random batches")
+    _plan(parser)
+    _training(parser)
+    output = parser.add_argument_group("output")
+    _target(output)
+    _screen(output)
+    return parser
+
+
+def passes_parser() -> Parser:
+    parser = Parser("passes", "List the passes of the training program in order.")
+    _json(parser)
+    return parser
+
+
+def targets_parser() -> Parser:
+    parser = Parser("targets", "List the machines that can be compiled for; --target also takes a .toml file's path.")
+    _json(parser)
+    return parser
+
+
+def diff_parser() -> Parser:
+    parser = Parser(
+        "diff",
+        "Show what changed between two dumped graphs, as a unified diff.",
+        "examples:\n  gfcompile diff graphs 02 03\n  gfcompile diff resnet18_step predict/01 predict/02",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="what --dump wrote, or an artifact")
+    parser.add_argument("first", metavar="A", help="a number (of the train program), program/number, or a file's name")
+    parser.add_argument("second", metavar="B", help="the same, for the later one")
+    return parser
+
+
+def _model(parser: argparse.ArgumentParser, about: str = "a .pt2, .pt or .pth file, or package.module:factory") -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument("model", metavar="MODEL", help=about)
+    group.add_argument("--input", metavar="NxCxHxW", help="shape of a batch; default: the file's, else a printed guess")
+    group.add_argument("--batch", metavar="N", type=_whole, help="batch size, in place of the shape's first number")
+    group.add_argument("--weights", metavar="FILE", help="a .safetensors file to load into the model")
+    group.add_argument(
+        "--trust", action="store_true", help="let a model file run its own code; only for files that you trust"
+    )
+    group.add_argument(
+        "--import", metavar="FILE", dest="imports", action="append", default=[],
+        help="a Python file that defines the model's classes; may be repeated",
+    )  # fmt: skip
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is trained, and how")
+    group.add_argument(
+        "--layers", metavar="N", type=_whole,
+        help="train the last N convolutions, and the classifier after them exactly; shortcut projections do not count",
+    )  # fmt: skip
+    group.add_argument(
+        "--r", metavar="[NAME=]R", type=_patch, action="append", default=[],
+        help="patch edge in output pixels, for all layers or for those that NAME matches; may be repeated; default: 2",
+    )  # fmt: skip
+    group.add_argument(
+        "--train", metavar="PATTERN", action="append", default=[],
+        help="train these layers too, as in 'layer3.*'; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--exact", action="store_true", help="train the same layers without filtering")
+    group.add_argument(
+        "--batchnorm", metavar="eval|train", default="eval",
+        help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated",
+    )  # fmt: skip
+    group.add_argument(
+        "--compat", metavar="reference", help="the published code's formulas, which omit 1/stride^2 in strided layers"
+    )
+
+
+def _training(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training")
+    group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse or module:callable; default: cross_entropy")
+    group.add_argument("--optimizer", metavar="NAME", default="sgd", help="sgd is the only one in this version")
+    group.add_argument(
+        "--lr", metavar="RATE", type=_number("--lr"), default=0.01,
+        help="learning rate to start with, default 0.01; can be set at run time",
+    )  # fmt: skip
+    group.add_argument("--momentum", metavar="M", type=_number("--momentum"), default=0.0, help="SGD momentum; default: 0")
+    group.add_argument("--weight-decay", metavar="W", type=_number("--weight-decay"), default=0.0, help="L2 decay; default: 0")
+
+
+def _target(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--target", metavar="NAME", default="native",
+        help="machine to compile for: a name that `gfcompile targets` lists, or a .toml file; default: native",
+    )  # fmt: skip
+
+
+def _screen(group: argparse._ArgumentGroup) -> None:
+    _json(group)
+    group.add_argument("--quiet", action="store_true", help="say nothing but results that were asked for, and errors")
+
+
+def _json(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from error
+
+
+def _patch(text: str) -> tuple[str, int]:
+    name, _, edge = text.rpartition("=")
+    try:
+        return name or "*", int(edge)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a patch edge; write --r 2 or --r NAME=2") from error
+
+
+class _number:  # noqa: N801 - reads as a function in the option list
+    """A finite number, 0 or more."""
+
+    def __init__(self, option: str) -> None:
+        self.option = option
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise UserError(f"{self.option} '{text}': must be a finite number, 0 or more")
+        return value

@@ -1,0 +1,14 @@
+"""The gf operators as torch custom ops: every graph between two passes runs in plain PyTorch.
+
+`channels_last` is False for [N, C, H, W] as PyTorch traces, True for [N, H, W, C] after the layout pass. The `_nhwc`
+operators exist only after the layout pass; their weights are packed as `layouts.WeightLayout` says.
+"""
+
+import torch
+
+from gfcompile.ops import convolution, filtered, mixing, patches, pooling, update
+
+gf = torch.ops.gf
+"""The operators by name. Import them from here: the modules above have registered them by then."""
+
+__all__ = ["convolution", "filtered", "gf", "mixing", "patches", "pooling", "update"]

@@ -1,0 +1,23 @@
+"""Between the layouts of PyTorch and of the kernels, for the eager implementations."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gfcompile.layouts import WeightLayout
+
+
+def to_nchw(value: Tensor, channels_last: bool = True) -> Tensor:
+    return value.permute(0, 3, 1, 2) if channels_last else value
+
+
+def from_nchw(value: Tensor, channels_last: bool = True) -> Tensor:
+    return (value.permute(0, 2, 3, 1) if channels_last else value).contiguous()
+
+
+def unpacked(w: Tensor, shape: list[int], groups: int) -> Tensor:
+    return WeightLayout.for_conv(shape, groups).unpack(w)
+
+
+def packed(w: Tensor, groups: int) -> Tensor:
+    return WeightLayout.for_conv(list(w.shape), groups).pack(w)

@@ -1,0 +1,128 @@
+"""Pooling on [N, H, W, C] images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from gfcompile.ops.images import from_nchw, to_nchw
+
+aten = torch.ops.aten
+
+
+@custom_op("gf::max_pool2d_nhwc", mutates_args=())
+def max_pool2d_nhwc(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> tuple[Tensor, Tensor]:
+    """Max pooling and the flat H*W position of each maximum."""
+    y, index = aten.max_pool2d_with_indices(to_nchw(x, True), kernel, stride, padding, dilation, ceil_mode)
+    return from_nchw(y, True), from_nchw(index, True)
+
+
+@max_pool2d_nhwc.register_fake
+def _(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> tuple[Tensor, Tensor]:
+    y, index = aten.max_pool2d_with_indices(x.permute(0, 3, 1, 2), kernel, stride, padding, dilation, ceil_mode)
+    shape = (y.shape[0], y.shape[2], y.shape[3], y.shape[1])
+    return x.new_empty(shape), index.new_empty(shape)
+
+
+@custom_op("gf::max_pool2d_backward_nhwc", mutates_args=())
+def max_pool2d_backward_nhwc(
+    gy: Tensor,
+    index: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> Tensor:
+    """Each gradient goes to the pixel that was the maximum."""
+    gradient, where = to_nchw(gy, True).flatten(2), to_nchw(index, True).flatten(2)
+    spread = gradient.new_zeros((*gradient.shape[:2], size[0] * size[1])).scatter_add(2, where, gradient)
+    return from_nchw(spread.unflatten(2, size), True)
+
+
+@max_pool2d_backward_nhwc.register_fake
+def _(
+    gy: Tensor,
+    index: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> Tensor:
+    return gy.new_empty((gy.shape[0], *size, gy.shape[3]))
+
+
+@custom_op("gf::avg_pool2d_nhwc", mutates_args=())
+def avg_pool2d_nhwc(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool, count_pad: bool, divisor: int
+) -> Tensor:
+    """Average pooling; `divisor` 0 means the window's own size."""
+    return from_nchw(aten.avg_pool2d(to_nchw(x), kernel, stride, padding, ceil_mode, count_pad, divisor or None))
+
+
+@avg_pool2d_nhwc.register_fake
+def _(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool, count_pad: bool, divisor: int
+) -> Tensor:
+    y = aten.avg_pool2d(x.permute(0, 3, 1, 2), kernel, stride, padding, ceil_mode, count_pad, divisor or None)
+    return x.new_empty((y.shape[0], y.shape[2], y.shape[3], y.shape[1]))
+
+
+@custom_op("gf::avg_pool2d_backward_nhwc", mutates_args=())
+def avg_pool2d_backward_nhwc(
+    gy: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_pad: bool,
+    divisor: int,
+) -> Tensor:
+    """Each gradient spread over its window."""
+    x = gy.new_empty((gy.shape[0], gy.shape[3], *size))
+    settings = (kernel, stride, padding, ceil_mode, count_pad, divisor or None)
+    return from_nchw(aten.avg_pool2d_backward(to_nchw(gy).contiguous(), x, *settings))
+
+
+@avg_pool2d_backward_nhwc.register_fake
+def _(
+    gy: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    count_pad: bool,
+    divisor: int,
+) -> Tensor:
+    return gy.new_empty((gy.shape[0], *size, gy.shape[3]))
+
+
+@custom_op("gf::adaptive_avg_pool2d_nhwc", mutates_args=())
+def adaptive_avg_pool2d_nhwc(x: Tensor, size: list[int]) -> Tensor:
+    """Average pooling to a given size."""
+    return from_nchw(aten._adaptive_avg_pool2d(to_nchw(x), size))
+
+
+@adaptive_avg_pool2d_nhwc.register_fake
+def _(x: Tensor, size: list[int]) -> Tensor:
+    return x.new_empty((x.shape[0], *size, x.shape[3]))
+
+
+@custom_op("gf::adaptive_avg_pool2d_backward_nhwc", mutates_args=())
+def adaptive_avg_pool2d_backward_nhwc(gy: Tensor, size: list[int]) -> Tensor:
+    """Each gradient spread over its window of the [H, W] input."""
+    x = gy.new_empty((gy.shape[0], gy.shape[3], *size))
+    return from_nchw(aten._adaptive_avg_pool2d_backward(to_nchw(gy).contiguous(), x))
+
+
+@adaptive_avg_pool2d_backward_nhwc.register_fake
+def _(gy: Tensor, size: list[int]) -> Tensor:
+    return gy.new_empty((gy.shape[0], *size, gy.shape[3]))

@@ -1,0 +1,101 @@
+"""FLOPs and bytes of one convolution, counted from its shapes by the gradient-filtering paper's equations.
+
+Equation numbers are the paper's; C_x and C_y are the channels of a group. All counts are for the whole batch, while the
+paper's are for one image. A multiplication and an addition are two operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from gfcompile.filtering import FilterRecipe
+from gfcompile.geometry import ConvGeometry
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Flops:
+    """`forward` includes the patch sums of x; the rest is the backward pass. `total` is all of it."""
+
+    forward: int
+    input_gradient: int
+    weight_gradient: int
+    forward_overhead: int = 0
+    backward_overhead: int = 0
+
+    @property
+    def backward(self) -> int:
+        return self.input_gradient + self.weight_gradient + self.backward_overhead
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.forward_overhead + self.backward
+
+
+def patches(geometry: ConvGeometry, r: int) -> int:
+    """Patches of one output plane: ceil(H_y/r) * ceil(W_y/r)."""
+    return prod(-(-size // r) for size in geometry.out_size)
+
+
+def exact_flops(geometry: ConvGeometry, input_gradient: bool = True) -> Flops:
+    """Equation (1), 2 C_x C_y W_y H_y W_k H_k: the same for y, for g_x, and for g_w by equation (4)."""
+    channels = geometry.groups * _group_pairs(geometry)
+    one = 2 * geometry.batch * channels * prod(geometry.out_size) * prod(geometry.kernel)
+    return Flops(forward=one, input_gradient=one if input_gradient else 0, weight_gradient=one)
+
+
+def filtered_flops(geometry: ConvGeometry, r: int, reference: bool = False, input_gradient: bool = True) -> Flops:
+    """Equation (15) for g_x, equation (5) for g_w, and the overhead of section 4.2; r = the whole map gives (16).
+
+    Overhead, additions only as the paper counts it: forward the patch sums of x (about 1/(2 C_y W_k H_k) of the
+    forward pass); backward the patch means of g_y (about (r^2 - 1)/(2 C_x) of g_x) and the kernel's sum over its taps.
+    Where the dilation reaches the patch edge, taps land in different patches and (15) has a term a tap.
+    """
+    batch, groups = geometry.batch, geometry.groups
+    per_group_in, per_group_out = geometry.in_channels // groups, geometry.out_channels // groups
+    count = patches(geometry, r)
+    recipe = FilterRecipe.of(geometry, r, reference)
+    kept_taps = prod(k if tap else 1 for k, tap in zip(geometry.kernel, recipe.taps, strict=True))
+    gx = batch * count * geometry.in_channels * (2 * per_group_out * kept_taps - 1)  # (15)
+    gw = geometry.out_channels * per_group_in * (2 * batch * count - 1)  # (5)
+    means = batch * geometry.out_channels * (prod(geometry.out_size) - count)
+    taps = groups * _group_pairs(geometry) * (prod(geometry.kernel) - kept_taps)
+    rows, cols = (_covered(windows) for windows in recipe.in_grid)
+    sums = batch * geometry.in_channels * max(0, rows * cols - count)
+    return Flops(
+        forward=exact_flops(geometry).forward,
+        input_gradient=gx if input_gradient else 0,
+        weight_gradient=gw,
+        forward_overhead=sums,
+        backward_overhead=means + (taps if input_gradient else 0),
+    )
+
+
+def minimum_flops(geometry: ConvGeometry) -> int:
+    """Equation (16): g_x when one patch covers the map, 2 C_x C_y - C_x an image."""
+    return geometry.batch * geometry.in_channels * (2 * geometry.out_channels // geometry.groups - 1)
+
+
+def kept_bytes(geometry: ConvGeometry, r: int | None = None) -> int:
+    """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel."""
+    plane = prod(geometry.in_size) if r is None else patches(geometry, r)
+    return geometry.batch * geometry.in_channels * plane * FLOAT_BYTES
+
+
+def conv_input_bytes(layers: Iterable[tuple[ConvGeometry, int | None]]) -> tuple[int, int]:
+    """The memory column of the paper's Table 2: (exact, filtered) bytes over trained convolutions with their r."""
+    pairs = list(layers)
+    return sum(kept_bytes(geometry) for geometry, _ in pairs), sum(kept_bytes(geometry, r) for geometry, r in pairs)
+
+
+def _group_pairs(geometry: ConvGeometry) -> int:
+    return (geometry.in_channels // geometry.groups) * (geometry.out_channels // geometry.groups)
+
+
+def _covered(windows: list[int]) -> int:
+    """Input rows (or columns) inside any patch."""
+    count, pitch, origin, lo, hi = windows
+    return max(0, min(hi, count * pitch + origin) - max(lo, origin))

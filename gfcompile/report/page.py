@@ -1,0 +1,122 @@
+"""report.md: the numbers of report.json as a page to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gfcompile.report.units import by_x, in_bytes, in_flops
+
+LAYER_COLUMNS = ("layer", "geometry", "backward", "r", "FLOPs exact", "FLOPs used", "kept exact", "kept")
+
+
+def render_page(report: dict[str, Any], picture: str | None = None) -> str:
+    """The page; sections without data (a survey has no memory plan) are left out."""
+    parts = [
+        "# Compiled training step",
+        f"Input {by_x(report['input_shape'])}. {_policy(report)}",
+        "All numbers are *counted* from shapes, for one batch and float32; KB is 1024 bytes. Times of passes are "
+        "*measured* on the machine that compiled.",
+        "## Trained layers",
+        table(LAYER_COLUMNS, layer_rows(report)),
+        "FLOPs are forward and backward together, by equations (1), (5) and (15) of the gradient-filtering paper with "
+        "its overhead; *kept* is what a convolution's own input costs from forward to backward.",
+    ]
+    if report["refusals"]:
+        rows = [(row["layer"], row["reason"]) for row in report["refusals"]]
+        parts += ["## Layers that stay exact", table(("layer", "reason"), rows)]
+    parts += ["## Memory", table(("what", "exact", "this step"), memory_rows(report))]
+    memory = report["memory"]
+    if "state_bytes" in memory:
+        rows = [(role, in_bytes(size)) for role, size in memory["state_bytes"].items()]
+        parts += ["State that lives as long as the step:", table(("role", "bytes"), rows)]
+    if picture:
+        parts += [f"![The arena over the kernel calls of a training step]({picture})"]
+    if "saved" in memory:
+        saved = [
+            (row["name"], f"{row['dtype']} {by_x(row['shape'])}", in_bytes(row["bytes"]), row["kernel"])
+            for row in memory["saved"]
+        ]
+        parts += ["## What crosses from forward to backward"]
+        parts += [table(("buffer", "type", "bytes", "written by"), saved) if saved else "Nothing."]
+    if "passes" in report:
+        passes = [
+            (row["program"], row["name"], str(len(row["sites"])), f"{row['seconds']:.3f}") for row in report["passes"]
+        ]
+        parts += ["## Passes", table(("program", "pass", "sites", "seconds, measured"), passes)]
+    parts += ["## Versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def layer_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a trained layer, in order of execution."""
+    return [_layer_row(layer) for layer in report["layers"] if layer["trained"]]
+
+
+def memory_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What is kept, exact against this step."""
+    memory = report["memory"]
+    inputs = memory["conv_inputs"]
+    exact, used = in_bytes(inputs["exact_bytes"]), in_bytes(inputs["filtered_bytes"])
+    rows: list[tuple[str, ...]] = [("inputs of trained convolutions", exact, used)]
+    if "saved_bytes" in memory:
+        exact, used = in_bytes(memory["exact_saved_bytes"]), in_bytes(memory["saved_bytes"])
+        rows.append(("everything saved for backward", exact, used))
+        rows.append(("arena (all temporaries)", "", in_bytes(memory["arena_bytes"])))
+    return rows
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell would end it."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _layer_row(layer: dict[str, Any]) -> tuple[str, ...]:
+    if layer["filtered"]:
+        how = "filtered"
+    elif layer["refusal"]:
+        how = "exact (refused)"
+    else:
+        how = "exact (head)" if layer["role"] == "head" else "exact"
+    geometry, flops, kept = layer["geometry"], layer["flops"], layer["kept_bytes"]
+    if geometry is None:
+        return (layer["name"], layer["kind"], how, "", "", "", "", "")
+    return (
+        layer["name"],
+        _geometry(geometry),
+        how,
+        str(layer["r"] or ""),
+        in_flops(flops["exact"]["total"]),
+        in_flops(flops["filtered"]["total"]),
+        in_bytes(kept["exact"]),
+        in_bytes(kept["filtered"]),
+    )
+
+
+def _geometry(geometry: dict[str, Any]) -> str:
+    words = [
+        f"{geometry['in_channels']}->{geometry['out_channels']}",
+        f"{by_x(geometry['kernel'])}",
+        f"{by_x(geometry['in_size'])}->{by_x(geometry['out_size'])}",
+    ]
+    if tuple(geometry["stride"]) != (1, 1):
+        words.append(f"stride {by_x(geometry['stride'])}")
+    if tuple(geometry["dilation"]) != (1, 1):
+        words.append(f"dilation {by_x(geometry['dilation'])}")
+    if geometry["groups"] != 1:
+        words.append(f"groups {geometry['groups']}")
+    return ", ".join(words)
+
+
+def _policy(report: dict[str, Any]) -> str:
+    plan = report["plan"]
+    words = [f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} of them filtered"]
+    words.append(f"batch norm statistics: {plan['batchnorm']}")
+    if plan["compat"]:
+        words.append(f"formulas: {plan['compat']}")
+    if "loss" in report:
+        settings = ", ".join(f"{key} {value}" for key, value in report["optimizer"].items() if key != "name")
+        words.append(f"loss {report['loss']}, {report['optimizer']['name']} ({settings})")
+    return "; ".join(words) + "."

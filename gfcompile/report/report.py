@@ -1,0 +1,189 @@
+"""report.json as a dictionary, and the three files. Numbers are *counted* from shapes unless they say otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gfcompile.plan import Layer, Plan, PlannedLayer
+from gfcompile.report.arena_picture import Box, draw_arena
+from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
+from gfcompile.report.page import render_page
+
+if TYPE_CHECKING:
+    from gfcompile.codegen.program import Program
+    from gfcompile.compiler import Analysis
+
+FORMAT = 1
+PACKAGES = {"torch": "torch", "tvm": "apache-tvm", "numpy": "numpy"}
+
+
+def make_report(analysis: Analysis) -> dict[str, Any]:
+    """Everything that report.json holds."""
+    refusals = [(refusal.layer, refusal.reason) for refusal in analysis.refusals]
+    report = survey_report(analysis.layers, analysis.plan, refusals, analysis.job.example.shape)
+    report["memory"] |= {
+        "saved_bytes": analysis.saved_bytes,
+        "exact_saved_bytes": analysis.exact_saved_bytes,
+        "arena_bytes": analysis.arena_bytes,
+        "arena_bytes_by_program": {name: planned.placement.bytes for name, planned in analysis.programs.items()},
+        "state_bytes": _state_bytes(analysis),
+        "saved": _saved(analysis.programs["train"].program),
+    }
+    report["loss"] = analysis.job.loss.name
+    report["optimizer"] = {"name": "sgd", **dataclasses.asdict(analysis.job.optimizer), "lr": analysis.job.lr}
+    report["passes"] = [
+        {
+            "program": program,
+            "name": event.pass_name,
+            "sites": list(event.sites),
+            "seconds": round(event.seconds, 4),
+            "seconds_are": "measured",
+        }
+        for program in analysis.programs
+        for event in analysis.steps[program].log
+    ]
+    return report
+
+
+def survey_report(
+    layers: Sequence[Layer], plan: Plan, refusals: Iterable[tuple[str, str]], input_shape: Sequence[int]
+) -> dict[str, Any]:
+    """The part that needs no lowering: plan, layers with their FLOPs and bytes, the conv-input table, refusals."""
+    reasons = dict(refusals)
+    planned = {layer.name: layer for layer in plan.trained}
+    first = plan.trained[0].name if plan.trained else None
+    kept = [
+        (layer.geometry, None if layer.name in reasons else layer.r)
+        for layer in plan.trained
+        if layer.geometry is not None
+    ]
+    exact_bytes, filtered_bytes = conv_input_bytes(kept)
+    return {
+        "format": FORMAT,
+        "numbers_are": "counted",
+        "input_shape": [int(size) for size in input_shape],
+        "plan": {
+            "trained": [layer.name for layer in plan.trained],
+            "filtered": [layer.name for layer in plan.trained if layer.r is not None and layer.name not in reasons],
+            "exact": plan.exact,
+            "batchnorm": plan.batchnorm,
+            "compat": "reference" if plan.reference else None,
+            "trained_parameters": sorted(plan.trained_parameters),
+        },
+        "layers": [_layer(layer, planned.get(layer.name), reasons, plan, layer.name == first) for layer in layers],
+        "memory": {
+            "numbers_are": "counted",
+            "conv_inputs": {
+                "numbers_are": "counted",
+                "exact_bytes": exact_bytes,
+                "filtered_bytes": filtered_bytes,
+            },
+        },
+        "refusals": [{"layer": layer, "reason": reason} for layer, reason in reasons.items()],
+        "versions": _versions(),
+    }
+
+
+def write_report(analysis: Analysis, folder: Path) -> None:
+    """report.json, report.md and arena.svg in the folder."""
+    report = make_report(analysis)
+    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    planned = analysis.programs["train"]
+    picture = draw_arena(_boxes(planned.program, planned.placement.offsets), len(planned.program.calls), "train")
+    (folder / "arena.svg").write_text(picture, encoding="utf-8")
+    (folder / "report.md").write_text(render_page(report, picture="arena.svg"), encoding="utf-8")
+
+
+def _layer(
+    layer: Layer, planned: PlannedLayer | None, reasons: Mapping[str, str], plan: Plan, is_first: bool
+) -> dict[str, Any]:
+    refused = reasons.get(layer.name)
+    r = planned.r if planned is not None and refused is None else None
+    row: dict[str, Any] = {
+        "name": layer.name,
+        "kind": layer.kind,
+        "trained": planned is not None,
+        "filtered": r is not None,
+        "r": r,
+        "role": planned.role if planned is not None else "frozen",
+        "is_shortcut": layer.is_shortcut,
+        "refusal": refused,
+        "geometry": dataclasses.asdict(layer.geometry) if layer.geometry is not None else None,
+        "flops": None,
+        "kept_bytes": None,
+    }
+    if layer.geometry is None:
+        return row
+    if planned is None:
+        row["flops"] = {"numbers_are": "counted", "exact": {"forward": exact_flops(layer.geometry).forward}}
+        return row
+    # nothing before the first trained layer wants a gradient, so its g_x is never computed
+    exact = exact_flops(layer.geometry, input_gradient=not is_first)
+    used = exact if r is None else filtered_flops(layer.geometry, r, plan.reference, input_gradient=not is_first)
+    row["flops"] = {"numbers_are": "counted", "exact": _flops(exact), "filtered": _flops(used)}
+    row["kept_bytes"] = {
+        "numbers_are": "counted",
+        "exact": kept_bytes(layer.geometry),
+        "filtered": kept_bytes(layer.geometry, r),
+    }
+    return row
+
+
+def _flops(flops: Flops) -> dict[str, int]:
+    return {**dataclasses.asdict(flops), "backward": flops.backward, "total": flops.total}
+
+
+def _state_bytes(analysis: Analysis) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for entry in analysis.state.entries:
+        sizes[str(entry.role)] = sizes.get(str(entry.role), 0) + entry.bytes
+    return {**sizes, "total": sum(sizes.values())}
+
+
+def _saved(program: Program) -> list[dict[str, Any]]:
+    producers = {buffer: call.kernel for call in program.calls for buffer in call.outputs}
+    rows = []
+    for index in program.saved():
+        buffer = program.buffers[index]
+        rows.append(
+            {
+                "name": buffer.name,
+                "shape": list(buffer.shape),
+                "dtype": buffer.dtype,
+                "bytes": buffer.bytes,
+                "kernel": producers[index],
+            }
+        )
+    return sorted(rows, key=lambda row: -row["bytes"])
+
+
+def _boxes(program: Program, offsets: Mapping[int, int]) -> list[Box]:
+    last, saved, boundary = program.last_reads(), set(program.saved()), program.loss_call()
+    boxes = []
+    for start, call in enumerate(program.calls):
+        for index in call.outputs:
+            if index not in offsets:
+                continue
+            buffer = program.buffers[index]
+            phase = "saved" if index in saved else "forward" if start <= boundary else "backward"
+            stop = min(last[index] + 1, len(program.calls))
+            boxes.append(Box(start, stop, offsets[index], buffer.bytes, phase, f"{buffer.name} ({call.kernel})"))
+    return boxes
+
+
+def _versions() -> dict[str, str]:
+    import gfcompile
+
+    found = {"gfcompile": gfcompile.__version__, "python": platform.python_version()}
+    for name, package in PACKAGES.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,40 @@
+"""What the command line says at the end: plain text, aligned for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gfcompile.report.page import LAYER_COLUMNS, layer_rows, memory_rows
+
+
+def summary_text(report: dict[str, Any]) -> str:
+    """Layers, refusals and memory."""
+    parts = [text_table(LAYER_COLUMNS, layer_rows(report))]
+    plan, refusals = report["plan"], report["refusals"]
+    counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
+    parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
+    parts.append(text_table(("memory, counted", "exact", "this step"), memory_rows(report)))
+    return "\n\n".join(parts)
+
+
+def usage_text(folder: Path) -> str:
+    """Three lines of Python that use the artifact."""
+    return "\n".join(
+        [
+            f"artifact: {folder}/  (report: {folder}/report.md)",
+            "",
+            f"    import {folder.name}",
+            f"    step = {folder.name}.load()",
+            "    loss = step.train(x, y)          # step.predict(x), step.state_dict(), step.save_checkpoint(path)",
+        ]
+    )
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    lines = ["  ".join(row).rstrip() for row in padded]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -1,0 +1,223 @@
+"""The compiled step against PyTorch eager: logits, loss, gradients, and one update.
+
+Gradients are compared with the traced step after the filter pass, run in plain PyTorch; those of layers behind the
+last filtered one are untouched by filtering and are compared with autograd itself. The error of a check is the middle
+one over the batches: a ReLU whose input is within rounding of zero may fall to the other side in one batch; a wrong
+kernel is wrong in all.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gfcompile import pipeline
+from gfcompile.errors import UserError
+from gfcompile.frontend.losses import Loss
+from gfcompile.frontend.survey import survey
+from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
+from gfcompile.plan import Plan, PlannedLayer
+from gfcompile.runtime.step import Step as RuntimeStep
+from gfcompile.step import Role, Step, Value
+
+BATCHES = 3
+# float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
+TOLERANCES = {"eval": 1e-4, "train": 1e-3}
+NEGLIGIBLE = 1e-6  # a gradient this much smaller than the largest one is rounding noise itself
+VISIBLE_RATE = 1.0  # the learning rate of the checked update: one that a float32 weight does not round away
+ROUNDED_AWAY = 1e-3  # a change below this part of its weight is compared with the weight: float32 keeps 1e-7 of that
+HOW_TO_SAVE = "write it with numpy.savez(path, x=..., y=...)"
+
+Batch = tuple[Tensor, Tensor]
+Tensors = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: `against` says what the truth is."""
+
+    what: str
+    against: str
+    error: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.tolerance  # a NaN fails
+
+
+def verify(
+    module: nn.Module,
+    loss: Loss,
+    artifact: Path,
+    data: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Check]:
+    """Compare the artifact with the model that it was compiled from."""
+    with RuntimeStep(artifact) as probe:
+        manifest = probe.manifest
+        differing = _differing_weights(module, probe.state_dict())
+    if differing:
+        raise UserError(f"{artifact}: was compiled from other weights: '{differing}' is not the model's; compile again")
+    batches = list(_batches(manifest, data))
+    progress("tracing the eager reference")
+    reference = Reference(module, loss, manifest, batches[0])
+    errors: dict[tuple[str, str], list[float]] = {}
+    for number, (x, y) in enumerate(batches, 1):
+        progress(f"comparing batch {number}/{len(batches)}")
+        with RuntimeStep(artifact) as step:  # a fresh one a batch: training changes it
+            for key, error in reference.compare(step, x, y):
+                errors.setdefault(key, []).append(error)
+    tolerance = TOLERANCES[manifest["batchnorm"]]
+    return [Check(what, against, _middle(found), tolerance) for (what, against), found in errors.items()]
+
+
+class Reference:
+    """The model in plain PyTorch: as it is, and as the step that the filter pass leaves."""
+
+    def __init__(self, module: nn.Module, loss: Loss, manifest: dict[str, Any], batch: Batch) -> None:
+        self.loss, self.manifest = loss, manifest
+        self.module = working_copy(module)
+        layers = survey(trace_forward(self.module, batch[0]), [name for name, _ in self.module.named_parameters()])
+        self.plan = plan_of(manifest)
+        filtered = [index for index, layer in enumerate(layers) if layer.name in manifest["filtered_layers"]]
+        last = filtered[-1] if filtered else -1
+        self.untouched = {parameter for layer in layers[last + 1 :] for parameter in layer.parameters}
+        traced = trace_training(working_copy(module), *batch, loss, self.plan)
+        names = [rewrite.name for rewrite in pipeline.FILTERING]
+        self.filtered = pipeline.run(traced, pipeline.FILTERING[: names.index("filter") + 1])
+
+    def compare(self, step: RuntimeStep, x: Tensor, y: Tensor) -> Iterator[tuple[tuple[str, str], float]]:
+        """Yield ((what, against what), relative error); trains `step` once, at the end."""
+        with torch.no_grad():
+            expected = working_copy(self.module)(x)
+        found = step.predict(x)
+        logits = found[0] if isinstance(found, tuple) else found
+        yield ("predict", "eager model"), relative_error(logits, expected)
+        exact, exact_loss = self._autograd(x, y)
+        wanted = self._run_filtered(x, y)
+        gradients = step.gradients(x, y)
+        floor = NEGLIGIBLE * max((float(np.linalg.norm(value)) for value in wanted.values()), default=0.0)
+        for name, gradient in gradients.items():
+            yield (f"gradient {name}", "eager graph after filter"), relative_error(gradient, wanted[name], floor)
+            if name in self.untouched and name in exact:
+                yield (f"gradient {name}", "autograd"), relative_error(gradient, exact[name], floor)
+        before = step.state_dict()
+        yield ("loss", "eager model"), relative_error(step.train(x, y, lr=VISIBLE_RATE), exact_loss)
+        after = step.state_dict()
+        decay = self.manifest["optimizer"]["weight_decay"]
+        for name, gradient in wanted.items():
+            old, new = (np.asarray(state[name], dtype=np.float64) for state in (before, after))
+            change = -VISIBLE_RATE * (gradient + decay * old)  # momentum is still zero
+            floor = ROUNDED_AWAY * float(np.linalg.norm(old))
+            yield (f"update of {name}", "eager SGD"), relative_error(new - old, change, floor)
+
+    def _autograd(self, x: Tensor, y: Tensor) -> tuple[dict[str, np.ndarray], float]:
+        module = working_copy(self.module)
+        if self.plan.batchnorm == "train":
+            for part in module.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.train()
+        parameters = dict(module.named_parameters())
+        names = sorted(self.plan.trained_parameters)
+        value = self.loss.apply(module(x), y, torch.ones(x.shape[0]))
+        gradients = torch.autograd.grad(value, [parameters[name] for name in names], allow_unused=True)
+        pairs = zip(names, gradients, strict=True)
+        return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value)
+
+    def _run_filtered(self, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
+        results = run_eagerly(self.filtered, x, y)
+        return {value.name: tensor.numpy() for value, tensor in results.items() if value.role is Role.GRADIENT}
+
+
+def run_eagerly(step: Step, x: Tensor, y: Tensor) -> dict[Value, Tensor]:
+    """Run a training step's graph in plain PyTorch; outputs by their signature."""
+    doors = {Role.INPUT: x, Role.TARGET: y, Role.SAMPLE_WEIGHT: torch.ones(x.shape[0])}
+    inputs = [doors[value.role] if value.role in doors else step.tensors[value.name].clone() for value in step.inputs]
+    with torch.no_grad():
+        results = step.body(*inputs)
+    return dict(zip(step.outputs, results, strict=True))
+
+
+def plan_of(manifest: dict[str, Any]) -> Plan:
+    """The plan that an artifact was compiled with; refused layers come back as exact ones."""
+    refused = {layer for layer, _ in manifest["refusals"]}
+    trained = tuple(
+        PlannedLayer(row["layer"], "conv", row["role"], None if row["layer"] in refused else row["r"], None)
+        for row in manifest["plan"]["trained"]
+    )
+    return Plan(
+        trained,
+        frozenset(manifest["gradients"]),
+        manifest["plan"]["exact"],
+        manifest["batchnorm"],
+        manifest["plan"]["compat"] == "reference",
+    )
+
+
+def relative_error(found: Any, expected: Any, floor: float = 0.0) -> float:
+    """||found - expected|| / ||expected|| in float64; `floor` bounds the denominator from below."""
+    a, b = (np.asarray(value, dtype=np.float64) for value in (found, expected))
+    if a.shape != b.shape:
+        return float("inf")
+    difference, size = float(np.linalg.norm(a - b)), max(float(np.linalg.norm(b)), floor)
+    return difference / size if size else difference
+
+
+def _middle(errors: list[float]) -> float:
+    return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)
+
+
+def _batches(manifest: dict[str, Any], data: Path | None) -> Iterator[Batch]:
+    inputs = {spec["role"]: spec for spec in manifest["inputs"]}
+    if data is not None:
+        yield from _batches_from_file(data, inputs, manifest["batch"])
+        return
+    outputs = manifest["outputs"][0]["shape"]
+    for seed in range(BATCHES):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(inputs["input"]["shape"], generator=generator)
+        shape, dtype = inputs["target"]["shape"], inputs["target"]["dtype"]
+        if dtype.startswith("int"):
+            classes = manifest["loss"]["classes"] or outputs[1]
+            y = torch.randint(0, classes, shape, generator=generator, dtype=getattr(torch, dtype))
+        else:
+            y = torch.randn(shape, generator=generator)
+        yield x, y
+
+
+def _batches_from_file(path: Path, inputs: dict[str, Any], batch: int) -> Iterator[Batch]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"--data {path}: not a readable .npz file; {HOW_TO_SAVE}") from error
+    for name, role in (("x", "input"), ("y", "target")):
+        shape = inputs[role]["shape"]
+        if name not in arrays:
+            raise UserError(f"--data {path}: has no array '{name}'; {HOW_TO_SAVE}")
+        if list(arrays[name].shape[1:]) != shape[1:]:
+            got = "x".join(map(str, arrays[name].shape))
+            raise UserError(f"--data {path}: '{name}' is {got}; the step takes Nx{'x'.join(map(str, shape[1:]))}")
+    count = min(len(arrays["x"]), len(arrays["y"])) // batch
+    if not count:
+        raise UserError(f"--data {path}: {len(arrays['x'])} samples; give at least the step's batch of {batch}")
+    for index in range(count):
+        part = slice(index * batch, (index + 1) * batch)
+        x = torch.from_numpy(np.ascontiguousarray(arrays["x"][part], dtype=inputs["input"]["dtype"]))
+        yield x, torch.from_numpy(np.ascontiguousarray(arrays["y"][part], dtype=inputs["target"]["dtype"]))
+
+
+def _differing_weights(module: nn.Module, state: Tensors) -> str | None:
+    own = module.state_dict()
+    if list(own) != list(state):
+        return next(iter(set(own) ^ set(state)), "the order of its tensors")
+    return next((name for name in own if not np.array_equal(own[name].cpu().numpy(), np.asarray(state[name]))), None)
