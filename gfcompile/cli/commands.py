@@ -98,16 +98,17 @@ def verify(args: argparse.Namespace) -> int:
     screen.clear()
     passed = all(check.passed for check in checks)
     if args.json:
-        rows = [{**vars(check), "passed": check.passed} for check in checks]
+        rows = [{**vars(check), "error": f"{check.error:.3e}", "passed": check.passed} for check in checks]
         screen.result(json.dumps({"passed": passed, "checks": rows}, indent=1))
     else:
+        verdicts = ["ok" if check.passed else "FAIL" for check in checks]
         table = [
-            (check.what, check.against, f"{check.error:.1e}", f"{check.tolerance:.0e}", "ok" if check.passed else "FAIL")
-            for check in checks
+            (check.what, check.against, f"{check.error:.1e}", f"{check.tolerance:.0e}", verdict)
+            for check, verdict in zip(checks, verdicts, strict=True)
         ]
-        failures = sum(not check.passed for check in checks)
-        verdict = f"PASS: {len(checks)} checks" if passed else f"FAIL: {failures} of {len(checks)} checks"
-        screen.result(text_table(("what", "against", "relative error", "allowed", ""), table) + f"\n\n{verdict}")
+        failures = verdicts.count("FAIL")
+        end = f"PASS: {len(checks)} checks" if passed else f"FAIL: {failures} of {len(checks)} checks"
+        screen.result(text_table(("what", "against", "relative error", "allowed", ""), table) + f"\n\n{end}")
     return OK if passed else FAILED
 
 

@@ -173,8 +173,8 @@ def _training(parser: argparse.ArgumentParser) -> None:
         "--lr", metavar="RATE", type=_number("--lr"), default=0.01,
         help="learning rate to start with, default 0.01; can be set at run time",
     )  # fmt: skip
-    group.add_argument("--momentum", metavar="M", type=_number("--momentum"), default=0.0, help="SGD momentum; default: 0")
-    group.add_argument("--weight-decay", metavar="W", type=_number("--weight-decay"), default=0.0, help="L2 decay; default: 0")
+    for option, about in (("--momentum", "SGD momentum"), ("--weight-decay", "decay added to a weight's gradient")):
+        group.add_argument(option, metavar="X", type=_number(option), default=0.0, help=f"{about}; default: 0")
 
 
 def _target(group: argparse._ArgumentGroup) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import tvm
 from torch import fx
 from tvm import relax
@@ -16,9 +17,11 @@ from gfcompile.codegen.converters import CONVERTERS
 from gfcompile.errors import UserError
 from gfcompile.passes.base import shape_of
 from gfcompile.passes.select import layer_of
-from gfcompile.step import Step
+from gfcompile.step import Role, Step
 
 ENTRY = "main"
+aten = torch.ops.aten
+RESHAPES = (aten.permute.default, aten.view.default, aten.unsqueeze.default, aten.expand.default)
 FUSION = (
     relax.transform.LegalizeOps,
     relax.transform.AnnotateTIROpPattern,
@@ -36,18 +39,52 @@ def lower(step: Step) -> tvm.IRModule:
 
 
 def translate(step: Step) -> tvm.IRModule:
-    """The graph in Relax operators and gf kernels, before fusion."""
+    """The graph in Relax operators and gf kernels, before fusion.
+
+    Forward and backward are two dataflow blocks: fusion stays within each, so what the graph computes in the forward
+    pass to let a tensor die is not pulled back behind the loss.
+    """
     importer = ExportedProgramImporter()
     importer.update_convert_map(CONVERTERS)
     parameters = {node.name: _parameter(node) for node in step.placeholders()}
     builder = importer.block_builder = relax.BlockBuilder()
+    *body, output = step.body.graph.nodes
+    forward, backward = _halves(step, body)
     with builder.function(ENTRY, params=list(parameters.values())):
-        with builder.dataflow():
-            nodes = list(step.body.graph.nodes)
-            results = importer._translate_fx_graph(step.body, nodes, parameters, set(CONVERTERS))
-            output = builder.emit_output(relax.Tuple(list(results)))
-        builder.emit_func_output(output)
+        for node in step.placeholders():
+            importer.env[node] = parameters[node.name]
+        for part, rest in ((forward, backward), (backward, [])):
+            with builder.dataflow():
+                for node in part:
+                    _convert(importer, node)
+                needed = {arg for node in [*rest, output] for arg in node.all_input_nodes}
+                for node in part:
+                    if node in needed:
+                        importer.env[node] = builder.emit_output(importer.env[node])
+        results = [importer.env[node] for node in step.results()]
+        builder.emit_func_output(builder.emit(relax.Tuple(results)))
     return builder.get()
+
+
+def _convert(importer: ExportedProgramImporter, node: fx.Node) -> None:
+    name = node.target.__name__
+    converter = importer.convert_map[name]
+    importer.env[node] = converter(node, importer) if name in CONVERTERS else converter(node)
+
+
+def _halves(step: Step, body: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Calls up to the loss, and those behind it. Reshaped parameters that both read are made again in the second."""
+    calls = [node for node in body if node.op == "call_function"]
+    losses = [node for node, value in zip(step.results(), step.outputs, strict=True) if value.role is Role.LOSS]
+    if not losses:
+        return calls, []
+    boundary = calls.index(losses[0]) + 1
+    forward, backward = calls[:boundary], calls[boundary:]
+    read_behind = {arg for node in backward for arg in node.all_input_nodes}
+    again = [
+        node for node in forward if node in read_behind and node.target in RESHAPES and node.args[0].op == "placeholder"
+    ]
+    return forward, [*again, *backward]
 
 
 def _parameter(node: fx.Node) -> relax.Var:

@@ -18,7 +18,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Flops:
-    """`forward` includes the patch sums of x; the rest is the backward pass. `total` is all of it."""
+    """The convolution, its two gradients, and what filtering adds to either pass."""
 
     forward: int
     input_gradient: int

@@ -7,7 +7,9 @@ from typing import Any
 
 from gfcompile.report.units import by_x, in_bytes, in_flops
 
-LAYER_COLUMNS = ("layer", "geometry", "backward", "r", "FLOPs exact", "FLOPs used", "kept exact", "kept")
+LAYER_COLUMNS = (
+    "layer", "geometry", "gradient", "r", "forward", "backward exact", "backward", "kept exact", "kept",
+)  # fmt: skip
 
 
 def render_page(report: dict[str, Any], picture: str | None = None) -> str:
@@ -19,8 +21,9 @@ def render_page(report: dict[str, Any], picture: str | None = None) -> str:
         "*measured* on the machine that compiled.",
         "## Trained layers",
         table(LAYER_COLUMNS, layer_rows(report)),
-        "FLOPs are forward and backward together, by equations (1), (5) and (15) of the gradient-filtering paper with "
-        "its overhead; *kept* is what a convolution's own input costs from forward to backward.",
+        "*forward* and *backward* are FLOPs, by equations (1), (5) and (15) of the gradient-filtering paper with its "
+        "overhead; *kept* is what a convolution's own input costs from forward to backward. The input gradient of the "
+        "first trained layer is not computed, and not counted.",
     ]
     if report["refusals"]:
         rows = [(row["layer"], row["reason"]) for row in report["refusals"]]
@@ -82,14 +85,15 @@ def _layer_row(layer: dict[str, Any]) -> tuple[str, ...]:
         how = "exact (head)" if layer["role"] == "head" else "exact"
     geometry, flops, kept = layer["geometry"], layer["flops"], layer["kept_bytes"]
     if geometry is None:
-        return (layer["name"], layer["kind"], how, "", "", "", "", "")
+        return (layer["name"], layer["kind"], how, "", "", "", "", "", "")
     return (
         layer["name"],
         _geometry(geometry),
         how,
         str(layer["r"] or ""),
-        in_flops(flops["exact"]["total"]),
-        in_flops(flops["filtered"]["total"]),
+        in_flops(flops["filtered"]["forward"] + flops["filtered"]["forward_overhead"]),
+        in_flops(flops["exact"]["backward"]),
+        in_flops(flops["filtered"]["backward"]),
         in_bytes(kept["exact"]),
         in_bytes(kept["filtered"]),
     )

@@ -95,9 +95,7 @@ def conv2d_weight_grad(
     """gy [N,OH,OW,Co], x [N,H,W,Ci] -> gw packed [Co/kb,kh,kw,Ci/groups,kb]."""
     n, oh, ow, co = (int(d) for d in gy.shape)
     ci_group, co_group = int(x.shape[3]) // groups, co // groups
-    extent = tuple(
-        (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip((oh, ow), stride, kernel, dilation, strict=True)
-    )
+    extent = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip((oh, ow), stride, kernel, dilation, strict=True))
     padded = x if padding == (0, 0) else pad(x, padding, extent)
     rn, ri, rj = te.reduce_axis((0, n), "rn"), te.reduce_axis((0, oh), "ri"), te.reduce_axis((0, ow), "rj")
 

@@ -12,9 +12,17 @@ from tvm.s_tir import Schedule
 
 from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
 from gfcompile.codegen.schedules.inline import inline_injective
-from gfcompile.codegen.schedules.loops import parallelize
+from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize
 from gfcompile.codegen.schedules.reduction import schedule_rest
-from gfcompile.codegen.schedules.tile import Tile, bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
+from gfcompile.codegen.schedules.tile import (
+    Tile,
+    bring_tail,
+    choose_tile,
+    close_tile,
+    divisors,
+    open_tile,
+    vector_width,
+)
 from gfcompile.targets import Target
 
 _LARGE_WEIGHTS = 256 * 1024  # bytes: half of a common L2
@@ -42,7 +50,7 @@ def is_conv(block: Block) -> bool:
     factors = block.factors
     if factors is None or len(block.spatial) != 4 or len(block.reduce) != 3:
         return False
-    pixels, weights = factors
+    _, weights = factors
     n, i, j, o = block.spatial_vars
     still = all(access(weights, var, 2) == "same" for var in (n, i, j))
     return still and len(weights.indices) == 5 and access(weights, o, 2) in ("unit", "gather")
@@ -73,7 +81,9 @@ def tile_rows(
         io, ii = sch.split(i, [None, block_rows])
         order = (o, ii, j) if channels_outside else (ii, j, o)
         sch.reorder(b, io, *order)
-        task = parallelize(sch, [b, io], anchor.work, enough=1 << 30)[0 if anchor.work >= 16384 and tasks > 1 else -1]
+        task = sch.fuse(b, io)
+        if anchor.work >= SERIAL_BELOW:
+            sch.parallel(task)
         close_tile(sch, anchor, order[-1], inner, tile, unroll_reduce)
         if pad is not None:
             _pad_at(sch, find_block(sch, pad), task, target)

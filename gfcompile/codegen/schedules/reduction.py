@@ -122,4 +122,3 @@ def _leading_part(sch: Schedule, loops: list[LoopRV]) -> LoopRV | None:
     if not taken or count == 1:
         return None
     return sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
-

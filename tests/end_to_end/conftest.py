@@ -1,0 +1,63 @@
+"""Artifacts that several tests share: a compile costs seconds, so each is made once a session."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gfcompile
+from tests.models import randomise_statistics
+from tests.models.resnet import resnet18
+
+CLASSES = 10
+SGD = {"momentum": 0.9, "weight_decay": 1e-4}
+
+
+def small_resnet() -> nn.Module:
+    """The same weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return randomise_statistics(resnet18(CLASSES, width=8), seed=0)
+
+
+def random_batch(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator)
+    return x, torch.randint(0, CLASSES, shape[:1], generator=generator)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled folder and the model it was made from."""
+
+    folder: Path
+    model: nn.Module
+    batchnorm: str
+
+    def copy_to(self, parent: Path) -> Path:
+        return Path(shutil.copytree(self.folder, parent / self.folder.name))
+
+
+@pytest.fixture(scope="session")
+def small_artifact(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Artifact]:
+    """small_artifact(batchnorm): ResNet-18 at width 8, batch 4 of 32x32, the last 3 convolutions filtered at r=2."""
+    made: dict[str, Artifact] = {}
+
+    def get(batchnorm: str) -> Artifact:
+        if batchnorm not in made:
+            folder = tmp_path_factory.mktemp(f"small_{batchnorm}") / "small_step"
+            model = small_resnet()
+            x, _ = random_batch((4, 3, 32, 32), seed=0)
+            options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
+            gfcompile.compile(model, x, out=folder, **options).close()
+            made[batchnorm] = Artifact(folder, model, batchnorm)
+        return made[batchnorm]
+
+    return get

@@ -1,0 +1,75 @@
+"""fold_frozen: what depends on frozen tensors alone becomes a constant, computed in float64 and rounded once."""
+
+import torch
+
+from gfcompile.passes.canonicalize import Canonicalize
+from gfcompile.passes.fold_batchnorm import FoldBatchnorm
+from gfcompile.passes.fold_frozen import FoldFrozen
+from gfcompile.passes.remove_dead import RemoveDead
+from gfcompile.step import Role, Value
+from tests.passes.tiny import (
+    assert_golden,
+    assert_same_numbers,
+    assert_second_run_changes_nothing,
+    network_step,
+    numbers,
+    site_names,
+    text,
+)
+
+BEFORE = (Canonicalize(), FoldBatchnorm())
+
+
+def constants(step):
+    return [value for value in step.inputs if value.role is Role.CONSTANT]
+
+
+def test_folds_scales_and_shifts():
+    step = network_step(*BEFORE)
+    assert_golden("fold_frozen.before", step)
+    assert_golden("fold_frozen.after", FoldFrozen().run(step))
+    assert len(constants(step)) == len(site_names(step)) == 2
+
+
+def test_numbers_stay():
+    """Constants are float32 by design, so the comparison is in float32."""
+    step = network_step(*BEFORE)
+    before = numbers(step, torch.float32)
+    assert_same_numbers(before, numbers(FoldFrozen().run(step), torch.float32), torch.float32)
+
+
+def test_rounds_once():
+    """The folded weight is the float64 product, correctly rounded: not the product of rounded factors."""
+    step = network_step(*BEFORE)
+    original = {name: tensor.double() for name, tensor in step.tensors.items()}
+    FoldFrozen().run(step)
+    scale = original["norm.weight"] / (original["norm.running_var"] + 1e-5).sqrt()
+    weight = (original["stem.weight"] * scale[:, None, None, None]).float()
+    folded = [step.tensors[value.name] for value in constants(step) if step.tensors[value.name].dim() == 4]
+    found = next(tensor for tensor in folded if tensor.shape == weight.shape)
+    ulp = torch.finfo(torch.float32).eps * weight.abs()
+    assert ((found - weight).abs() <= ulp).all()
+    assert (found == weight).float().mean() > 0.9  # rsqrt and 1/sqrt may differ in the last bit of float64
+
+
+def test_trained_tensors_stay_inputs():
+    step = network_step(*BEFORE, FoldFrozen(), layers=2, train=("norm",))
+    assert constants(step) == []
+    assert Value(Role.PARAMETER, "norm.weight") in step.inputs
+
+
+def test_updated_statistics_are_not_folded():
+    step = network_step(*BEFORE, batchnorm="train")
+    before = text(step)
+    assert text(FoldFrozen().run(step)) == before
+    assert site_names(step) == []
+
+
+def test_only_the_outermost_expression_becomes_a_constant():
+    step = network_step(*BEFORE, FoldFrozen(), RemoveDead())
+    frozen = {Value(Role.PARAMETER, "norm.weight"), Value(Role.BUFFER, "norm.running_var")}
+    assert not frozen & set(step.inputs)
+
+
+def test_second_run():
+    assert_second_run_changes_nothing(FoldFrozen(), network_step(*BEFORE, FoldFrozen()))

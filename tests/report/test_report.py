@@ -1,0 +1,129 @@
+"""report.json's schema, the page, and the picture of the arena."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+from gfcompile.report import make_report, write_report
+from gfcompile.report.arena_picture import Box, draw_arena
+from gfcompile.report.units import in_bytes, in_flops
+from tests.models.zoo import INPUTS, ZOO
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def job_for(model: str, **wishes: Any) -> Job:
+    return Job(ZOO[model](), torch.zeros(INPUTS[model]), resolve_loss("cross_entropy"), Request(**wishes))
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyse(job_for("separable", layers=3, patches={"*": 2}))
+
+
+@pytest.fixture(scope="module")
+def report(analysis: Analysis) -> dict[str, Any]:
+    return make_report(analysis)
+
+
+def test_it_is_json(report: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(report)) == json.loads(json.dumps(report, allow_nan=False))
+
+
+def test_plan_and_layers(report: dict[str, Any]) -> None:
+    assert report["plan"]["filtered"] == ["2.0", "3.0", "4.0"]
+    assert report["plan"]["trained"] == ["2.0", "3.0", "4.0", "7"]
+    layers = {layer["name"]: layer for layer in report["layers"]}
+    frozen, filtered, head = layers["0.0"], layers["3.0"], layers["7"]
+    assert (frozen["trained"], frozen["filtered"], frozen["r"], frozen["role"]) == (False, False, None, "frozen")
+    assert (filtered["trained"], filtered["filtered"], filtered["r"], filtered["role"]) == (True, True, 2, "layer")
+    assert (head["kind"], head["trained"], head["filtered"], head["role"]) == ("linear", True, False, "head")
+    assert filtered["geometry"]["groups"] == 12
+    assert filtered["kept_bytes"] == {"numbers_are": "counted", "exact": 4 * 12 * 81 * 4, "filtered": 4 * 12 * 9 * 4}
+    assert filtered["flops"]["filtered"]["backward"] < filtered["flops"]["exact"]["backward"]
+    assert layers["2.0"]["flops"]["exact"]["input_gradient"] == 0  # nothing before it is trained
+
+
+def test_memory(analysis: Analysis, report: dict[str, Any]) -> None:
+    memory = report["memory"]
+    assert memory["numbers_are"] == "counted"
+    assert memory["saved_bytes"] == sum(row["bytes"] for row in memory["saved"]) == analysis.saved_bytes
+    assert memory["arena_bytes"] == max(memory["arena_bytes_by_program"].values())
+    assert set(memory["arena_bytes_by_program"]) == {"train", "gradients", "predict"}
+    assert memory["state_bytes"]["total"] == sum(entry.bytes for entry in analysis.state.entries)
+    assert memory["exact_saved_bytes"] == analysis.exact_saved_bytes
+    assert memory["conv_inputs"]["filtered_bytes"] < memory["conv_inputs"]["exact_bytes"]
+    kernels = {call.kernel for call in analysis.programs["train"].program.calls}
+    for row in memory["saved"]:
+        assert set(row) == {"name", "shape", "dtype", "bytes", "kernel"}
+        assert row["kernel"] in kernels
+
+
+def test_passes_and_versions(report: dict[str, Any]) -> None:
+    names = [row["name"] for row in report["passes"] if row["program"] == "train"]
+    assert names[:3] == ["canonicalize", "select", "filter"]
+    assert all(row["seconds"] >= 0 and row["seconds_are"] == "measured" for row in report["passes"])
+    assert {"gfcompile", "torch", "tvm", "python"} <= set(report["versions"])
+
+
+def test_a_refused_layer_has_its_reason() -> None:
+    report = make_report(analyse(job_for("grouped", layers=1, compat="reference")))
+    reason = "the reference formulas know groups=1 and depthwise only, not groups=4"
+    assert report["refusals"] == [{"layer": "2.0", "reason": reason}]
+    layer = next(layer for layer in report["layers"] if layer["name"] == "2.0")
+    assert (layer["trained"], layer["filtered"], layer["r"], layer["refusal"]) == (True, False, None, reason)
+    assert layer["kept_bytes"]["filtered"] == layer["kept_bytes"]["exact"]
+    assert report["plan"]["filtered"] == []
+
+
+def test_files(analysis: Analysis, report: dict[str, Any], tmp_path: Path) -> None:
+    write_report(analysis, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["arena.svg", "report.json", "report.md"]
+    assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report))
+    page = (tmp_path / "report.md").read_text()
+    assert "(arena.svg)" in page
+    assert "*counted*" in page
+    for name in report["plan"]["trained"]:
+        assert f"| {name} |" in page
+    picture = ElementTree.parse(tmp_path / "arena.svg").getroot()
+    placed = analysis.programs["train"].placement.offsets
+    drawn = [rect for rect in picture.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
+    assert len(drawn) == len(placed)
+
+
+def test_the_picture_escapes_names_and_stays_inside() -> None:
+    boxes = [Box(0, 2, 0, 1024, "forward", "a<b"), Box(1, 4, 1024, 1024, "saved", "x"), Box(3, 4, 0, 512, "backward", "g")]
+    picture = ElementTree.fromstring(draw_arena(boxes, 4, "train"))
+    width, height = float(picture.get("width", 0)), float(picture.get("height", 0))
+    for rect in picture.iter(f"{SVG}rect"):
+        left, top = float(rect.get("x", 0)), float(rect.get("y", 0))
+        assert left >= 0
+        assert top >= 0
+        assert left + float(rect.get("width", 0)) <= width
+        assert top + float(rect.get("height", 0)) <= height
+    assert "2.00 KB, 4 kernel calls" in "".join(picture.itertext())
+
+
+def test_an_empty_arena_has_a_picture() -> None:
+    assert ElementTree.fromstring(draw_arena([], 0, "train")) is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12, "12 B"), (1536, "1.50 KB"), (64 * 1024, "64.00 KB"), (25 * 2**20 + 2**19, "25.50 MB")]
+)
+def test_bytes_for_people(size: int, text: str) -> None:
+    assert in_bytes(size) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(12, "12"), (1500, "1.50 k"), (28_320_000, "28.32 M"), (5 * 10**9, "5.00 G")])
+def test_flops_for_people(count: int, text: str) -> None:
+    assert in_flops(count) == text

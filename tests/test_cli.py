@@ -1,0 +1,277 @@
+"""The command line: what it says, where it says it, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gfcompile.cli import main
+from gfcompile.cli.screen import Screen
+from tests.models.zoo import INPUTS, ZOO
+
+SMALL = ["--input", "x".join(map(str, INPUTS["plain"]))]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "plain.pt"
+    torch.save(ZOO["plain"](), path)
+    return str(path)
+
+
+def error_of(capsys: Capture, *arguments: str) -> str:
+    """The one line on stderr of a command that fails for a user's reason."""
+    assert main(["--quiet", *arguments] if arguments[0] != "inspect" and "diff" not in arguments else arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--r", "0"], "--r 0: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
+        (["--r", "two"], "argument --r: 'two' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
+        (["--r", "5=two"], "argument --r: '5=two' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
+        (["--r", "9=2"], "--r 9=2: that layer is not a trained convolution; train it with --train 9"),
+        (
+            ["--layers", "999"],
+            "--layers 999: the model has 3 convolutions that count (shortcut projections and the head do not); "
+            "use --layers 3 or less",
+        ),
+        (["--layers", "x"], "argument --layers: 'x' is not a whole number; see gfcompile --help"),
+        (["--input", "3xx"], "--input: '3xx' is not a shape; write sizes joined by x, as in 8x3x224x224"),
+        (
+            ["--input", "2x4x16x16"],
+            "--input: '2x4x16x16' has 4 channels but '0' takes 3; use --input 2x3x16x16",
+        ),
+        (["--batch", "0"], "--batch: '0' is not a batch size; use 1 or more"),
+        (["--loss", "foo"], "loss: unknown 'foo'; use cross_entropy, mse, or module:callable"),
+        (["--optimizer", "adam"], "optimizer: 'adam' is not known; this version has 'sgd'"),
+        (["--lr", "-1"], "--lr '-1': must be a finite number, 0 or more"),
+        (["--lr", "nan"], "--lr 'nan': must be a finite number, 0 or more"),
+        (["--momentum", "fast"], "--momentum 'fast': must be a finite number, 0 or more"),
+        (["--batchnorm", "frozen"], "--batchnorm 'frozen' is not known; use eval or train"),
+        (["--compat", "old"], "--compat 'old' is not known; the only one is reference"),
+        (["--train", "nothing*"], "--train nothing*: no layer has that name; `gfcompile inspect MODEL` lists them"),
+        (["--bogus"], "unrecognized arguments: --bogus; see gfcompile --help"),
+    ],
+)
+def test_wrong_options(capsys: Capture, model: str, options: list[str], text: str) -> None:
+    before = [] if "--input" in options else SMALL
+    assert error_of(capsys, model, "--dry-run", *before, *options) == f"gfcompile: error: {text}"
+
+
+def test_an_unknown_target_lists_the_known(capsys: Capture, model: str) -> None:
+    line = error_of(capsys, model, "--target", "moon")
+    assert line.startswith("gfcompile: error: unknown target 'moon'; use one of: native, ")
+
+
+def test_a_missing_file(capsys: Capture) -> None:
+    assert error_of(capsys, "gone.pt") == "gfcompile: error: gone.pt: no such file; check the path"
+
+
+def test_an_unwritable_output_folder(capsys: Capture, model: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "plain_step"
+    line = error_of(capsys, model, "--out", str(out))
+    assert line.startswith(f"gfcompile: error: --out {out}: cannot write there (")
+    assert line.endswith("); choose another folder")
+
+
+def test_an_output_folder_with_other_things_in_it(capsys: Capture, model: str, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "thesis.tex").write_text("")
+    line = error_of(capsys, model, "--out", str(out))
+    assert line == f"gfcompile: error: --out {out}: exists and is not an artifact; choose another folder or remove it"
+    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+
+def test_inspecting_a_folder_that_is_no_artifact(capsys: Capture, tmp_path: Path) -> None:
+    expected = f"{tmp_path}: no report.json there; give a model, or a folder that gfcompile wrote"
+    assert error_of(capsys, "inspect", str(tmp_path)) == f"gfcompile: error: {expected}"
+
+
+def test_inspecting_a_damaged_report(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("{")
+    expected = f"{tmp_path / 'report.json'}: is damaged; compile again"
+    assert error_of(capsys, "inspect", str(tmp_path)) == f"gfcompile: error: {expected}"
+
+
+def test_verify_wants_an_artifact(capsys: Capture, model: str, tmp_path: Path) -> None:
+    assert main(["verify", model, str(tmp_path), "--quiet"]) == 2
+    expected = f"'{tmp_path}': no manifest.json there; pass the folder that gfcompile wrote"
+    assert capsys.readouterr().err == f"gfcompile: error: {expected}\n"
+
+
+def test_help_teaches_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from gfcompile.cli import main; code = main(['--help']); "
+        "heavy = {'torch', 'tvm', 'numpy'} & set(sys.modules); sys.exit(f'{code} {heavy}' if code or heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in ("examples:", "exit codes:", "--layers N", "--dry-run", "gfcompile verify MODEL [ARTIFACT]"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "diff"])
+def test_each_command_has_help(capsys: Capture, command: str) -> None:
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: gfcompile {command} ")
+
+
+def test_no_arguments_show_the_help(capsys: Capture) -> None:
+    assert main([]) == 2
+    assert "usage: gfcompile MODEL" in capsys.readouterr().err
+
+
+def test_targets(capsys: Capture) -> None:
+    assert main(["targets"]) == 0
+    assert "native           the machine the compiler runs on" in capsys.readouterr().out.splitlines()
+    assert main(["targets", "--json"]) == 0
+    assert "native" in json.loads(capsys.readouterr().out)
+
+
+def test_passes_have_reasons(capsys: Capture) -> None:
+    assert main(["passes", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows][:3] == ["canonicalize", "select", "filter"]
+    assert all(row["what"] and row["why_here"] for row in rows)
+    assert main(["passes"]) == 0
+    assert "02 select" in capsys.readouterr().out
+
+
+def test_the_first_line_is_the_input_and_where_it_comes_from(capsys: Capture, model: str) -> None:
+    assert main(["inspect", model, "--quick", *SMALL]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "input 4x3x16x16: from --input"
+
+
+def test_inspect_quick_as_json(capsys: Capture, model: str) -> None:
+    assert main(["inspect", model, "--quick", "--json", "--layers", "1", "--r", "4", "--r", "5=2", *SMALL]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert "input 4x3x16x16: from --input" in captured.err.splitlines()
+    assert report["plan"]["filtered"] == ["5"]
+    assert report["memory"]["conv_inputs"] == {
+        "numbers_are": "counted",
+        "exact_bytes": 4 * 8 * 8 * 8 * 4,
+        "filtered_bytes": 4 * 8 * 4 * 4 * 4,
+    }
+
+
+def test_dry_run_writes_only_the_dump(
+    capsys: Capture, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([model, "--dry-run", "--layers", "1", "--dump", "graphs", *SMALL]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("input 4x3x16x16: from --input\n")
+    assert "2 layers trained" not in captured.out  # the classifier is two linear layers
+    assert "3 layers trained, 1 filtered, 0 refused" in captured.out
+    assert "dry run: no code was generated" in captured.out
+    assert "tracing the forward pass" in captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["graphs"]
+    assert {"train", "predict", "report.md", "report.json", "arena.svg"} <= {
+        path.name for path in (tmp_path / "graphs").iterdir()
+    }
+    assert main(["diff", "graphs", "02", "03"]) == 0
+    assert "+++ train/03_filter.txt" in capsys.readouterr().out
+
+
+def test_a_bug_is_70_with_its_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(args: Any) -> int:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("gfcompile.cli.commands.compile", broken)
+    assert main(["a model.pt", "--r", "2"]) == 70
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "gfcompile: error: RuntimeError: boom; a bug of ours; the command was: gfcompile 'a model.pt' --r 2"
+    )
+
+
+def test_interruption_is_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(args: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gfcompile.cli.commands.compile", interrupted)
+    assert main(["model.pt"]) == 130
+    assert capsys.readouterr().err == "gfcompile: interrupted; no artifact was left half-written\n"
+
+
+def test_progress_elsewhere_is_a_line_a_stage(capsys: Capture) -> None:
+    screen = Screen(quiet=False, json=False)
+    for text in ("compiling kernel 1/3 conv", "compiling kernel 2/3 add", "linking"):
+        screen.progress(text)
+    screen.progress("loading", transient=True)
+    assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == ["compiling kernel", "linking"]
+
+
+# ---- with code generation
+
+
+@pytest.fixture(scope="module")
+def artifact(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "plain_step"
+    assert main([model, "--layers", "2", "--r", "2", "--out", str(out), "--quiet", *SMALL]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_the_artifact_has_its_report(capsys: Capture, artifact: Path) -> None:
+    assert {"report.json", "report.md", "arena.svg", "graphs"} <= {path.name for path in artifact.iterdir()}
+    assert main(["inspect", str(artifact), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["filtered"] == ["2", "5"]
+
+
+@pytest.mark.slow
+def test_compiling_ends_with_how_to_use_it(capsys: Capture, model: str, tmp_path: Path) -> None:
+    out = tmp_path / "again_step"
+    assert main([model, "--layers", "1", "--out", str(out), *SMALL]) == 0
+    assert "import again_step\n    step = again_step.load()\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_verify_passes_on_random_and_own_data(capsys: Capture, model: str, artifact: Path, tmp_path: Path) -> None:
+    assert main(["verify", model, str(artifact)]) == 0
+    assert "PASS: " in capsys.readouterr().out
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "b.npz", x=rng.normal(size=(9, 3, 16, 16)).astype("float32"), y=rng.integers(0, 5, 9))
+    assert main(["verify", model, str(artifact), "--data", str(tmp_path / "b.npz"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert {"predict", "loss", "gradient 5.weight", "update of 5.weight"} <= {row["what"] for row in found["checks"]}
+
+
+@pytest.mark.slow
+def test_verify_fails_with_1_when_a_gradient_is_wrong(
+    capsys: Capture, model: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gfcompile.runtime.step import Step
+
+    right = Step.gradients
+    monkeypatch.setattr(Step, "gradients", lambda self, x, y: {n: g * 1.001 for n, g in right(self, x, y).items()})
+    assert main(["verify", model, str(artifact)]) == 1
+    assert "FAIL: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_verify_refuses_other_weights(capsys: Capture, artifact: Path, tmp_path: Path) -> None:
+    other = ZOO["plain"]()
+    with torch.no_grad():
+        next(iter(other.parameters())).add_(1)
+    torch.save(other, tmp_path / "other.pt")
+    assert main(["verify", str(tmp_path / "other.pt"), str(artifact), "--quiet"]) == 2
+    expected = f"{artifact}: was compiled from other weights: '0.weight' is not the model's; compile again"
+    assert capsys.readouterr().err == f"gfcompile: error: {expected}\n"

@@ -1,0 +1,30 @@
+"""How far two computations of the same number may lie apart: one table, a reason each. All are relative, norm-wise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+GRAPH_FLOAT64 = 1e-9  # both sides in float64: anything above rounding over some thousand additions is another formula
+FILTERED_GRADIENT = 1e-4  # the issue's bound: float32 kernels that add in another order than the float64 oracle
+EXACT_GRADIENT = 1e-4  # float32 on both sides, through a whole network; measured 1e-6, batch norm of few values 1e-5
+LOSS = 1e-5  # one forward pass in float32 on both sides; measured 2e-7
+LOSS_OVER_TRAINING = 1e-3  # the issue's bound: rounding differences feed back through 20 updates
+LOGITS = 1e-4  # the issue's bound for predict against PyTorch with the trained weights
+RUNNING_STATISTICS = 1e-4  # moved by 20 updates of weights that drift apart as the losses do; measured 1e-6
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    """|found - expected| / |expected| in the Euclidean norm; infinite where a shape or a finite value is missing."""
+    left, right = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if left.shape != right.shape or not np.isfinite(left).all():
+        return float("inf")
+    distance, norm = np.linalg.norm(left - right), np.linalg.norm(right)
+    return float(distance if norm == 0 else distance / norm)
+
+
+def assert_near(found: Any, expected: Any, tolerance: float, what: str) -> None:
+    """`what` names the value in the failure's text."""
+    error = relative_error(found, expected)
+    assert error <= tolerance, f"{what}: relative error {error:.2e} exceeds {tolerance:.0e}"
