@@ -74,16 +74,10 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     _check(request, patches)
     convs = [layer for layer in layers if layer.kind == "conv"]
     head = _head(layers, convs)
-    counted = [layer for layer in convs if not layer.is_shortcut and layer not in head]
-    wanted = request.layers if request.layers is not None else (0 if request.train else len(counted))
-    if wanted > len(counted):
-        raise UserError(
-            f"--layers {wanted}: the model has {len(counted)} convolutions that count "
-            f"(shortcut projections and the head do not); use --layers {len(counted)} or less"
-        )
-    chosen = {layer.name: "layer" for layer in counted[len(counted) - wanted :]} | {
-        layer.name: "head" for layer in head
-    }
+    counted = [layer for layer in convs if not layer.is_shortcut]
+    if request.layers is None or request.layers < len(counted):
+        counted = [layer for layer in counted if layer not in head]
+    chosen = _last(counted, head, request)
     for pattern in request.train:
         found = [layer.name for layer in layers if matches(layer.name, pattern)]
         if not found:
@@ -112,12 +106,32 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     )
 
 
+def _last(counted: Sequence[Layer], head: Sequence[Layer], request: Request) -> dict[str, str]:
+    """Roles of the last N counted layers and the head; a plan that only names layers trains just those."""
+    if request.layers is None and request.train:
+        return {}
+    wanted = len(counted) if request.layers is None else request.layers
+    if wanted > len(counted):
+        raise UserError(
+            f"--layers {wanted}: the model has {len(counted)} convolutions that count "
+            f"(shortcut projections do not); use --layers {len(counted)} or less"
+        )
+    heads = {layer.name: "head" for layer in head}
+    return heads | {layer.name: "layer" for layer in counted[len(counted) - wanted :]}
+
+
 def _head(layers: Sequence[Layer], convs: Sequence[Layer]) -> list[Layer]:
-    """Linear layers after the last convolution; where there are none, the last convolution itself is the classifier."""
+    """Linear layers after the last convolution; where there are none, a last 1x1 convolution is the classifier.
+
+    A user who asks for every convolution of the model gets that one filtered like the others.
+    """
     if not convs:
         return [layer for layer in layers if layer.kind == "linear"][-1:]
-    after = [layer for layer in layers[layers.index(convs[-1]) + 1 :] if layer.kind == "linear"]
-    return after or [convs[-1]]
+    last = convs[-1]
+    after = [layer for layer in layers[layers.index(last) + 1 :] if layer.kind == "linear"]
+    if after or last.geometry is None or last.geometry.kernel != (1, 1) or len(convs) == 1:
+        return after
+    return [last]
 
 
 def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:

@@ -61,7 +61,7 @@ def test_diff_shows_what_a_pass_did(folder: Path) -> None:
     changes = diff(folder, "02", "03")
     assert changes.startswith("--- train/02_select.txt\n+++ train/03_filter.txt\n")
     assert any(line.startswith("-") and "gf.filtered_convolution_backward(" in line for line in changes.splitlines())
-    assert any(line.startswith("+") and "gf.channel_mix(" in line for line in changes.splitlines())
+    assert any(line.startswith("+") and "gf.channel_mix_weight(" in line for line in changes.splitlines())
 
 
 @pytest.mark.parametrize(("first", "second"), [("2", "3"), ("train/02", "train/03"), ("02_select", "03_filter.txt")])

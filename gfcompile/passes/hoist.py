@@ -1,6 +1,6 @@
 """Compute in the forward pass what the backward needs of a tensor, so that the tensor itself dies there.
 
-    x = relu(...) ; ... ; loss ; ... ; gf.patch_sum(x) ; x <= 0   ==>   x = relu(...) ; gf.patch_sum(x) ; x <= 0 ; ... ; loss
+    x = relu(...) ; ... ; loss ; gf.patch_sum(x) ; x <= 0   ==>   x = relu(...) ; gf.patch_sum(x) ; x <= 0 ; ... ; loss
 
 Exact: only the order changes. A mask (one byte an element) moves only where that lets its source (four) die; a source
 that some other backward node reads stays, and so does its mask.

@@ -41,7 +41,8 @@ def test_filtered_weight_gradient_is_one_inner_product_a_channel_pair() -> None:
 
 def test_overhead_is_the_papers_ratio() -> None:
     flops = filtered_flops(UNET, 4)
-    assert flops.forward_overhead / flops.forward == pytest.approx(1 / (2 * 64 * 9), rel=0.1)  # r*r - 1 of r*r additions
+    # a sum of r*r numbers takes r*r - 1 additions, which the paper rounds up
+    assert flops.forward_overhead / flops.forward == pytest.approx(1 / (2 * 64 * 9), rel=0.1)
     means = flops.backward_overhead - 192 * 64 * (9 - 1)
     assert means == 64 * (120 * 160 - 1200)
     assert means / flops.input_gradient == pytest.approx((4**2 - 1) / (2 * 192), rel=0.01)

@@ -53,7 +53,7 @@ def test_table_2(model: str, layers: int, exact: float, filtered: float) -> None
 
 @pytest.mark.parametrize(("model", "megabytes"), [("resnet18", 8.33), ("resnet34", 13.11), ("mobilenet_v2", 25.81)])
 def test_all_convolutions(model: str, megabytes: float) -> None:
-    """The table's "All" is every convolution's input, shortcut projections included. For MobileNetV2 it prints 24.33."""
+    """The table's "All" is every convolution's input, projections included; for MobileNetV2 it prints 24.33 MB."""
     geometries = [layer.geometry for layer in survey_of(model) if layer.kind == "conv"]
     total = sum(kept_bytes(geometry) for geometry in geometries if geometry is not None)
     assert round(total / 2**20, 2) == megabytes

@@ -36,7 +36,8 @@ def report(analysis: Analysis) -> dict[str, Any]:
 
 
 def test_it_is_json(report: dict[str, Any]) -> None:
-    assert json.loads(json.dumps(report)) == json.loads(json.dumps(report, allow_nan=False))
+    again = json.loads(json.dumps(report, allow_nan=False))
+    assert {"plan", "layers", "memory", "refusals", "passes", "versions"} <= set(again)
 
 
 def test_plan_and_layers(report: dict[str, Any]) -> None:
@@ -101,7 +102,11 @@ def test_files(analysis: Analysis, report: dict[str, Any], tmp_path: Path) -> No
 
 
 def test_the_picture_escapes_names_and_stays_inside() -> None:
-    boxes = [Box(0, 2, 0, 1024, "forward", "a<b"), Box(1, 4, 1024, 1024, "saved", "x"), Box(3, 4, 0, 512, "backward", "g")]
+    boxes = [
+        Box(0, 2, 0, 1024, "forward", "a<b"),
+        Box(1, 4, 1024, 1024, "saved", "x"),
+        Box(3, 4, 0, 512, "backward", "g"),
+    ]
     picture = ElementTree.fromstring(draw_arena(boxes, 4, "train"))
     width, height = float(picture.get("width", 0)), float(picture.get("height", 0))
     for rect in picture.iter(f"{SVG}rect"):
@@ -124,6 +129,8 @@ def test_bytes_for_people(size: int, text: str) -> None:
     assert in_bytes(size) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(12, "12"), (1500, "1.50 k"), (28_320_000, "28.32 M"), (5 * 10**9, "5.00 G")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(12, "12"), (1500, "1.50 k"), (28_320_000, "28.32 M"), (5 * 10**9, "5.00 G")]
+)
 def test_flops_for_people(count: int, text: str) -> None:
     assert in_flops(count) == text

@@ -1,5 +1,7 @@
 """The channel mix: a convolution's backward on the patch grid, where a kernel's taps fall in one patch or a few."""
 
+from typing import Any
+
 from tvm import te
 
 from gfcompile.codegen.kernels.packing import block_size
@@ -16,12 +18,12 @@ def channel_mix(g: te.Tensor, w: te.Tensor, groups: int, taps: Pair, depthwise: 
     if depthwise:
         return _depthwise_mix(g, w, taps)
     n, p, q, co = (int(d) for d in g.shape)
-    blocks, kh, kw, ci_group, kb = (int(d) for d in w.shape)
+    _blocks, kh, kw, ci_group, kb = (int(d) for d in w.shape)
     ci, co_group, (dh, dw) = ci_group * groups, co // groups, taps
     kc = block_size(ci, groups)
     sh, sw = te.reduce_axis((0, 1 if dh else kh), "sh"), te.reduce_axis((0, 1 if dw else kw), "sw")
 
-    def tap_sum(block, u, v, o, lane):
+    def tap_sum(block: Any, u: Any, v: Any, o: Any, lane: Any) -> Any:
         c = block * kc + lane
         channel = o if groups == 1 else c // ci_group * co_group + o
         tap = w[channel // kb, u + sh, v + sw, c % ci_group if groups > 1 else c, channel % kb]
@@ -33,7 +35,7 @@ def channel_mix(g: te.Tensor, w: te.Tensor, groups: int, taps: Pair, depthwise: 
     ru, rv = te.reduce_axis((0, shape[1]), "ru"), te.reduce_axis((0, shape[2]), "rv")
     rc = te.reduce_axis((0, co_group), "rc")
 
-    def mix(b, i, j, c):
+    def mix(b: Any, i: Any, j: Any, c: Any) -> Any:
         channel = rc if groups == 1 else c // ci_group * co_group + rc
         row, col = at(i, j, ru, rv)
         return te.sum(padded[b, row, col, channel] * summed[c // kc, ru, rv, rc, c % kc], axis=[ru, rv, rc])
@@ -50,14 +52,14 @@ def _depthwise_mix(g: te.Tensor, w: te.Tensor, taps: Pair) -> te.Tensor:
     padded, at = _shifted(g, (kh, kw), taps)
     ru, rv = te.reduce_axis((0, shape[0]), "ru"), te.reduce_axis((0, shape[1]), "rv")
 
-    def mix(b, i, j, ch):
+    def mix(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col = at(i, j, ru, rv)
         return te.sum(padded[b, row, col, ch] * summed[ru, rv, ch], axis=[ru, rv])
 
     return te.compute(g.shape, mix, name="depthwise_mix")
 
 
-def _shifted(g: te.Tensor, kernel: Pair, taps: Pair):
+def _shifted(g: te.Tensor, kernel: Pair, taps: Pair) -> Any:
     """g zero-extended by the farthest tap, and the index of patch (i, j) seen through tap (u, v)."""
     _, p, q, _ = (int(d) for d in g.shape)
     reach = [d * (k - 1) for d, k in zip(taps, kernel, strict=True)]
@@ -84,7 +86,7 @@ def channel_mix_weight(
         return te.compute((*kernel, 1, co), lambda u, v, _, c: total[c], name="every_tap")
     ci_group, co_group = int(x_tilde.shape[3]) // groups, co // groups
 
-    def product(block, c, lane):
+    def product(block: Any, c: Any, lane: Any) -> Any:
         o = block * kb + lane
         channel = c if groups == 1 else o // co_group * ci_group + c
         return te.sum(x_tilde[rn, rp, rq, channel] * g[rn, rp, rq, o], axis=[rn, rp, rq])

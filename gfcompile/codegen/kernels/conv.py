@@ -1,5 +1,7 @@
 """Forward convolution, NHWC, weights packed in blocks of output channels."""
 
+from typing import Any
+
 from tvm import te
 
 from gfcompile.codegen.kernels.stage import Pair, out_extent, pad
@@ -27,7 +29,7 @@ def correlate(
     ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
     rc = te.reduce_axis((0, ci_group), "rc")
 
-    def taps(b, i, j, o):
+    def taps(b: Any, i: Any, j: Any, o: Any) -> Any:
         channel = rc if groups == 1 else o // (co // groups) * ci_group + rc
         pixel = x[b, i * stride[0] + ry * dilation[0], j * stride[1] + rx * dilation[1], channel]
         return te.sum(pixel * w[o // kb, ry, rx, rc, o % kb], axis=[ry, rx, rc])

@@ -1,5 +1,7 @@
 """The two gradients of a convolution, exact for every geometry; depthwise ones stand in depthwise.py."""
 
+from typing import Any
+
 from tvm import te, tirx
 
 from gfcompile.codegen.kernels.conv import correlate
@@ -26,13 +28,13 @@ def conv2d_input_grad(
     return correlate(spread, turned, input_hw, (1, 1), dilation, groups)
 
 
-def _turn(w: te.Tensor, groups: int, taps: Pair, source) -> te.Tensor:
+def _turn(w: te.Tensor, groups: int, taps: Pair, source: Any) -> te.Tensor:
     """w [Co/kb,kh,kw,Ci/g,kb] -> [Ci/kc,*taps,Co/g,kc] with tap (u,v) taken from tap source(u,v), zero if outside."""
     blocks, kh, kw, ci_group, kb = (int(d) for d in w.shape)
     co_group, ci = blocks * kb // groups, ci_group * groups
     kc = block_size(ci, groups)
 
-    def value(block, u, v, o, lane):
+    def value(block: Any, u: Any, v: Any, o: Any, lane: Any) -> Any:
         c = block * kc + lane
         channel = o if groups == 1 else c // ci_group * co_group + o
         su, sv = source(u, v)
@@ -44,14 +46,14 @@ def _turn(w: te.Tensor, groups: int, taps: Pair, source) -> te.Tensor:
     return te.compute((ci // kc, *taps, co_group, kc), value, name="turned_weight")
 
 
-def _strided_input_grad(gy, w, input_hw: Pair, stride: Pair, padding: Pair, groups: int) -> te.Tensor:
+def _strided_input_grad(gy: Any, w: Any, input_hw: Pair, stride: Pair, padding: Pair, groups: int) -> te.Tensor:
     """Pixel h = s*a + r - p sees the taps u = r + s*t through output row a - t (t < ceil(k/s)).
 
     Stage `phases` [N,R_h,A,R_w,B,Ci] holds every residue r < min(s, k); a copy puts the pixels in their place and
     zeros where no tap reaches.
     """
-    n, oh, ow, co = (int(d) for d in gy.shape)
-    _, kh, kw, ci_group, kb = (int(d) for d in w.shape)
+    n, _oh, _ow, co = (int(d) for d in gy.shape)
+    _, kh, kw, ci_group, _kb = (int(d) for d in w.shape)
     ci, (sh, sw), (ph, pw) = ci_group * groups, stride, padding
     th, tw = -(-kh // sh), -(-kw // sw)
     residues = min(sh, kh), min(sw, kw)
@@ -72,14 +74,14 @@ def _strided_input_grad(gy, w, input_hw: Pair, stride: Pair, padding: Pair, grou
     ry, rx = te.reduce_axis((0, th), "ry"), te.reduce_axis((0, tw), "rx")
     rc = te.reduce_axis((0, co_group), "rc")
 
-    def taps(b, rh, i, rw, j, c):
+    def taps(b: Any, rh: Any, i: Any, rw: Any, j: Any, c: Any) -> Any:
         channel = rc if groups == 1 else c // ci_group * co_group + rc
         weight = turned[c // kc, rh * th + ry, rw * tw + rx, rc, c % kc]
         return te.sum(padded[b, i + ry, j + rx, channel] * weight, axis=[ry, rx, rc])
 
     phases = te.compute((n, residues[0], rows, residues[1], cols, ci), taps, name="conv2d_phases")
 
-    def pixel(b, h, v, c):
+    def pixel(b: Any, h: Any, v: Any, c: Any) -> Any:
         rh, rw = (h + ph) % sh, (v + pw) % sw
         load = phases[b, rh, (h + ph) // sh - first_h, rw, (v + pw) // sw - first_w, c]
         if residues == stride:
@@ -99,7 +101,7 @@ def conv2d_weight_grad(
     padded = x if padding == (0, 0) else pad(x, padding, extent)
     rn, ri, rj = te.reduce_axis((0, n), "rn"), te.reduce_axis((0, oh), "ri"), te.reduce_axis((0, ow), "rj")
 
-    def value(block, u, v, c, lane):
+    def value(block: Any, u: Any, v: Any, c: Any, lane: Any) -> Any:
         o = block * kb + lane
         channel = c if groups == 1 else o // co_group * ci_group + c
         pixel = padded[rn, ri * stride[0] + u * dilation[0], rj * stride[1] + v * dilation[1], channel]

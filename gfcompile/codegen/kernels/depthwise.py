@@ -1,5 +1,7 @@
 """Depthwise convolution (groups == Ci == Co) and its two gradients, NHWC, vectors over C."""
 
+from typing import Any
+
 from tvm import te
 
 from gfcompile.codegen.kernels.stage import Pair, out_extent, pad
@@ -36,7 +38,7 @@ def depthwise_conv2d_weight_grad(
     padded = x if padding == (0, 0) else pad(x, padding, extent)
     rn, ri, rj = te.reduce_axis((0, n), "rn"), te.reduce_axis((0, oh), "ri"), te.reduce_axis((0, ow), "rj")
 
-    def value(u, v, _, ch):
+    def value(u: Any, v: Any, _: Any, ch: Any) -> Any:
         pixel = padded[rn, ri * stride[0] + u * dilation[0], rj * stride[1] + v * dilation[1], ch]
         return te.sum(gy[rn, ri, rj, ch] * pixel, axis=[rn, ri, rj])
 
@@ -47,7 +49,7 @@ def _correlate(x: te.Tensor, w: te.Tensor, out_hw: Pair, stride: Pair, dilation:
     kh, kw, _, c = (int(d) for d in w.shape)
     ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
 
-    def taps(b, i, j, ch):
+    def taps(b: Any, i: Any, j: Any, ch: Any) -> Any:
         tap = w[kh - 1 - ry, kw - 1 - rx, 0, ch] if flip else w[ry, rx, 0, ch]
         pixel = x[b, i * stride[0] + ry * dilation[0], j * stride[1] + rx * dilation[1], ch]
         return te.sum(pixel * tap, axis=[ry, rx])

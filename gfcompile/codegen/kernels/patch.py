@@ -4,6 +4,8 @@ An axis of windows is five ints `(n, pitch, origin, lo, hi)`: patch P covers the
 [P * pitch + origin, (P + 1) * pitch + origin) that lie in [lo, hi).
 """
 
+from typing import Any
+
 from tvm import te, tirx
 
 Axis = tuple[int, int, int, int, int]
@@ -19,7 +21,7 @@ def patch_sum(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
     n, h, w, c = (int(d) for d in x.shape)
     ry, rx = te.reduce_axis((0, rows[1]), "ry"), te.reduce_axis((0, cols[1]), "rx")
 
-    def value(b, p, q, ch):
+    def value(b: Any, p: Any, q: Any, ch: Any) -> Any:
         inside, index = [], []
         for patch, r, axis, size in ((p, ry, rows, h), (q, rx, cols, w)):
             (count, pitch, origin, _, _), (lo, hi) = axis, _bounds(axis, size)
@@ -40,14 +42,14 @@ def patch_mean(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
     _, h, w, _ = (int(d) for d in x.shape)
     total = patch_sum(x, rows, cols)
 
-    def value(b, p, q, ch):
+    def value(b: Any, p: Any, q: Any, ch: Any) -> Any:
         count = _count(p, rows, h) * _count(q, cols, w)
         return tirx.if_then_else(count > 0, total[b, p, q, ch] / tirx.max(count, 1).astype("float32"), 0.0)
 
     return te.compute(total.shape, value, name="patch_mean")
 
 
-def _count(patch, axis: Axis, size: int):
+def _count(patch: Any, axis: Axis, size: int) -> Any:
     """Real rows in a patch: a constant where every patch is whole."""
     (n, pitch, origin, _, _), (lo, hi) = axis, _bounds(axis, size)
     if origin >= lo and n * pitch + origin <= hi:
@@ -56,11 +58,11 @@ def _count(patch, axis: Axis, size: int):
     return tirx.max(tirx.min(start + pitch, hi) - tirx.max(start, lo), 0)
 
 
-def patch_broadcast(q: te.Tensor, rows: Axis, cols: Axis, hw: tuple[int, int]) -> te.Tensor:
+def patch_broadcast(q: te.Tensor, rows: Axis, cols: Axis, hw: tuple[int, int]: Any) -> te.Tensor:
     """q [N,n_h,n_w,C] -> [N,H,W,C]: each patch's value over its window, zero where no window covers."""
     n, _, _, c = (int(d) for d in q.shape)
 
-    def value(b, i, j, ch):
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
         inside, index = [], []
         for pos, axis, size in ((i, rows, hw[0]), (j, cols, hw[1])):
             count, pitch, origin, _, _ = axis

@@ -1,5 +1,7 @@
 """Pooling forward and backward, NHWC, vectors over C. Backward passes gather, so no two threads add to one pixel."""
 
+from typing import Any
+
 from tvm import te, tirx
 
 from gfcompile.codegen.kernels.stage import Pair
@@ -16,7 +18,7 @@ def max_pool2d_with_indices(
     """
     n, h, w, c = (int(d) for d in x.shape)
 
-    def window(i, j, ry, rx):
+    def window(i: Any, j: Any, ry: Any, rx: Any) -> Any:
         row, col = i * stride[0] - padding[0] + ry * dilation[0], j * stride[1] - padding[1] + rx * dilation[1]
         last_row = (out_hw[0] - 1) * stride[0] - padding[0] + (kernel[0] - 1) * dilation[0]
         last_col = (out_hw[1] - 1) * stride[1] - padding[1] + (kernel[1] - 1) * dilation[1]
@@ -26,7 +28,7 @@ def max_pool2d_with_indices(
 
     ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
 
-    def largest(b, i, j, ch):
+    def largest(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col, inside = window(i, j, ry, rx)
         load = x[b, row, col, ch]
         if inside is not None:
@@ -36,7 +38,7 @@ def max_pool2d_with_indices(
     values = te.compute((n, *out_hw, c), largest, name="max_pool")
     ay, ax = te.reduce_axis((0, kernel[0]), "ay"), te.reduce_axis((0, kernel[1]), "ax")
 
-    def position(b, i, j, ch):
+    def position(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col, inside = window(i, j, ay, ax)
         wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], row * w + col, _NO_INDEX)
         if inside is not None:
@@ -63,7 +65,7 @@ def max_pool2d_backward(
     ry = te.reduce_axis((0, -(-span[0] // stride[0])), "ry")
     rx = te.reduce_axis((0, -(-span[1] // stride[1])), "rx")
 
-    def value(b, h, w, ch):
+    def value(b: Any, h: Any, w: Any, ch: Any) -> Any:
         # windows that start at or before the pixel, nearest first; an index match proves that a tap hits it
         row, col = (h + padding[0]) // stride[0] - ry, (w + padding[1]) // stride[1] - rx
         inside = tirx.all(row >= 0, row < oh, col >= 0, col < ow)
@@ -87,14 +89,14 @@ def avg_pool2d(
     n, h, w, c = (int(d) for d in x.shape)
     ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
 
-    def value(b, i, j, ch):
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col = i * stride[0] - padding[0] + ry, j * stride[1] - padding[1] + rx
         inside = tirx.all(row >= 0, row < h, col >= 0, col < w)
         return te.sum(tirx.if_then_else(inside, x[b, row, col, ch], 0.0), axis=[ry, rx])
 
     total = te.compute((n, *out_hw, c), value, name="avg_pool_sum")
 
-    def mean(b, i, j, ch):
+    def mean(b: Any, i: Any, j: Any, ch: Any) -> Any:
         if divisor_override is not None:
             return total[b, i, j, ch] / tirx.const(float(divisor_override), "float32")
         rows = _divisor(i, kernel[0], stride[0], padding[0], h, count_include_pad)
@@ -118,7 +120,7 @@ def avg_pool2d_backward(
     ry = te.reduce_axis((0, -(-kernel[0] // stride[0])), "ry")
     rx = te.reduce_axis((0, -(-kernel[1] // stride[1])), "rx")
 
-    def value(b, h, w, ch):
+    def value(b: Any, h: Any, w: Any, ch: Any) -> Any:
         row, col = (h + padding[0]) // stride[0] - ry, (w + padding[1]) // stride[1] - rx
         covers = (h + padding[0] - row * stride[0] < kernel[0], w + padding[1] - col * stride[1] < kernel[1])
         inside = tirx.all(row >= 0, row < oh, col >= 0, col < ow, *covers)
@@ -133,7 +135,7 @@ def avg_pool2d_backward(
     return te.compute((n, *input_hw, c), value, name="avg_pool_backward")
 
 
-def _divisor(i, kernel: int, stride: int, padding: int, size: int, include_pad: bool):
+def _divisor(i: Any, kernel: int, stride: int, padding: int, size: int, include_pad: bool) -> Any:
     """Rows that window `i` counts: with its padding (but never past it), or the real ones only."""
     start = i * stride - padding
     if include_pad:
@@ -147,7 +149,7 @@ def adaptive_avg_pool2d(x: te.Tensor, out_hw: Pair) -> te.Tensor:
     ry = te.reduce_axis((0, _widest(h, out_hw[0])), "ry")
     rx = te.reduce_axis((0, _widest(w, out_hw[1])), "rx")
 
-    def value(b, i, j, ch):
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
         (top, bottom), (left, right) = _cell(i, h, out_hw[0]), _cell(j, w, out_hw[1])
         load = x[b, top + ry, left + rx, ch]
         inside = [top + ry < bottom] * (h % out_hw[0] > 0) + [left + rx < right] * (w % out_hw[1] > 0)
@@ -155,7 +157,7 @@ def adaptive_avg_pool2d(x: te.Tensor, out_hw: Pair) -> te.Tensor:
 
     total = te.compute((n, *out_hw, c), value, name="adaptive_sum")
 
-    def mean(b, i, j, ch):
+    def mean(b: Any, i: Any, j: Any, ch: Any) -> Any:
         (top, bottom), (left, right) = _cell(i, h, out_hw[0]), _cell(j, w, out_hw[1])
         return total[b, i, j, ch] / ((bottom - top) * (right - left)).astype("float32")
 
@@ -167,7 +169,7 @@ def adaptive_avg_pool2d_backward(gy: te.Tensor, input_hw: Pair) -> te.Tensor:
     n, oh, ow, c = (int(d) for d in gy.shape)
     h, w = input_hw
 
-    def share(row, col):
+    def share(row: Any, col: Any) -> Any:
         (top, bottom), (left, right) = _cell(row, h, oh), _cell(col, w, ow)
         return tirx.const(1.0, "float32") / ((bottom - top) * (right - left)).astype("float32")
 
@@ -181,7 +183,7 @@ def adaptive_avg_pool2d_backward(gy: te.Tensor, input_hw: Pair) -> te.Tensor:
     ry = te.reduce_axis((0, max(len(_over(i, h, oh)) for i in range(h))), "ry")
     rx = te.reduce_axis((0, max(len(_over(j, w, ow)) for j in range(w))), "rx")
 
-    def value(b, i, j, ch):
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col = i * oh // h + ry, j * ow // w + rx
         (top, bottom), (left, right) = _cell(row, h, oh), _cell(col, w, ow)
         inside = tirx.all(row < oh, col < ow, i >= top, i < bottom, j >= left, j < right)
@@ -190,7 +192,7 @@ def adaptive_avg_pool2d_backward(gy: te.Tensor, input_hw: Pair) -> te.Tensor:
     return te.compute((n, h, w, c), value, name="adaptive_avg_pool_backward")
 
 
-def _cell(i, size: int, cells: int):
+def _cell(i: Any, size: int, cells: int) -> Any:
     return i * size // cells, ((i + 1) * size + cells - 1) // cells
 
 

@@ -1,5 +1,7 @@
 """Stages the kernels share: shifted, zero-extended, stride-spread copies of a map, and window arithmetic."""
 
+from typing import Any
+
 from tvm import te, tirx
 
 Pair = tuple[int, int]
@@ -19,7 +21,7 @@ def pad(x: te.Tensor, origin: Pair, extent: Pair, spread: Pair = (1, 1), name: s
     if origin == (0, 0) and extent == (h, w) and spread == (1, 1):
         return x
 
-    def value(b, i, j, ch):
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
         inside, index = [], []
         for pos, start, size, step, full in zip((i, j), origin, (h, w), spread, extent, strict=True):
             at = pos - start

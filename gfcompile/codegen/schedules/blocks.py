@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad
@@ -21,7 +23,7 @@ class Block:
     """A snapshot of one block: valid until the schedule changes it."""
 
     rv: SBlockRV
-    node: object
+    node: Any
 
     @property
     def name(self) -> str:
@@ -148,7 +150,7 @@ def access(load: TensorLoad, var: tirx.Var, width: int) -> str:
                 return "gather"
             flat = flat * size + value
         addresses.append(flat)
-    steps = {b - a for a, b in zip(addresses, addresses[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(addresses)}
     if steps <= {0}:
         return "same"
     return "unit" if steps == {1} else "gather"

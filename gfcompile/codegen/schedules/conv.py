@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from math import prod
 
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
 from gfcompile.codegen.schedules.inline import inline_injective
@@ -61,7 +63,9 @@ def tile_rows(
 ) -> None:
     """Arrange the tiles of a [N,H,W,C] anchor, pull its padding to the row block, schedule what is left."""
     stages = ancestors(sch, anchor)
-    pixels, weights = anchor.factors
+    factors = anchor.factors
+    assert factors is not None  # the rule looked
+    pixels, weights = factors
     inline_injective(sch, keep=stages)
     pad = next((name for name in stages if find_block(sch, name).buffer.same_as(pixels.source)), None)
     if pad is not None and not find_block(sch, pad).is_injective:
@@ -91,14 +95,14 @@ def tile_rows(
     schedule_rest(sch, done, target)
 
 
-def _rows_per_task(anchor: Block, pixels, rows: int, tile: Tile) -> int:
+def _rows_per_task(anchor: Block, pixels: TensorLoad, rows: int, tile: Tile) -> int:
     """Output tile rows whose input fits the budget: a divisor of all of them."""
     _, height, width, channels = (int(d) for d in pixels.source.shape)
     bytes_a_row = width * channels * 4 * max(1, height // anchor.spatial[1]) * tile.sizes[1]
     return max(divisors(rows, max(1, _ROW_BLOCK // bytes_a_row)))
 
 
-def _pad_at(sch: Schedule, pad: Block, task, target: Target) -> None:
+def _pad_at(sch: Schedule, pad: Block, task: LoopRV, target: Target) -> None:
     sch.compute_at(pad.rv, task, preserve_unit_loops=True)
     last = sch.get_loops(pad.rv)[-1]
     width = vector_width(pad, target)

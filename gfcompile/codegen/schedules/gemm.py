@@ -27,11 +27,13 @@ def apply(sch: Schedule, target: Target) -> bool:
     stages = ancestors(sch, anchor)
     inline_injective(sch, keep=stages)
     anchor = find_block(sch, anchor.name)
-    width = vector_width(anchor, target)
+    width, factors = vector_width(anchor, target), anchor.factors
+    assert width is not None
+    assert factors is not None
     axes = len(anchor.spatial)
     rows = list(range(axes - 2, -1, -1))[:_ROW_AXES]
     tile = choose_tile(anchor.spatial, width, rows, target)
-    panel = next(load for load in anchor.factors if access(load, anchor.spatial_vars[-1], width) == "unit")
+    panel = next(load for load in factors if access(load, anchor.spatial_vars[-1], width) == "unit")
     large = prod(int(d) for d in panel.source.shape) * 4 > _LARGE_PANEL
     anchor, tail = bring_tail(sch, anchor)
     outer, inner = open_tile(sch, tail, tile)
