@@ -103,7 +103,8 @@ class Reference:
         logits = found[0] if isinstance(found, tuple) else found
         yield ("predict", "eager model"), relative_error(logits, expected)
         exact, exact_loss = self._autograd(x, y)
-        wanted = self._run_filtered(x, y)
+        outputs = run_eagerly(self.filtered, x, y)
+        wanted = {value.name: tensor.numpy() for value, tensor in outputs.items() if value.role is Role.GRADIENT}
         gradients = step.gradients(x, y)
         floor = NEGLIGIBLE * max((float(np.linalg.norm(value)) for value in wanted.values()), default=0.0)
         for name, gradient in gradients.items():
@@ -119,6 +120,9 @@ class Reference:
             change = -VISIBLE_RATE * (gradient + decay * old)  # momentum is still zero
             floor = ROUNDED_AWAY * float(np.linalg.norm(old))
             yield (f"update of {name}", "eager SGD"), relative_error(new - old, change, floor)
+        for value, tensor in outputs.items():
+            if value.role is Role.BUFFER:  # running statistics
+                yield (f"update of {value.name}", "eager graph after filter"), relative_error(after[value.name], tensor)
 
     def _autograd(self, x: Tensor, y: Tensor) -> tuple[dict[str, np.ndarray], float]:
         module = working_copy(self.module)
@@ -131,11 +135,7 @@ class Reference:
         value = self.loss.apply(module(x), y, torch.ones(x.shape[0]))
         gradients = torch.autograd.grad(value, [parameters[name] for name in names], allow_unused=True)
         pairs = zip(names, gradients, strict=True)
-        return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value)
-
-    def _run_filtered(self, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
-        results = run_eagerly(self.filtered, x, y)
-        return {value.name: tensor.numpy() for value, tensor in results.items() if value.role is Role.GRADIENT}
+        return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
 
 
 def run_eagerly(step: Step, x: Tensor, y: Tensor) -> dict[Value, Tensor]:

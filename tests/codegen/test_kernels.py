@@ -16,6 +16,7 @@ from tvm import te
 from gfcompile.codegen import kernels
 from gfcompile.codegen.kernels.update import sgd_update
 from gfcompile.codegen.schedules import schedule
+from gfcompile.layouts import block_size
 from gfcompile.targets import find_target
 from tests.geometries import Geometry, conv_geometries
 
@@ -116,7 +117,7 @@ def check_conv(shape: Geometry) -> None:
         check(run(kernels.depthwise_conv2d, x, packed, **axes)[0], nhwc(y))
         check(run(kernels.depthwise_conv2d_input_grad, gy, packed, input_hw=hw, **axes)[0], nhwc(tx.grad))
         check(run(kernels.depthwise_conv2d_weight_grad, gy, x, kernel=shape.kernel, **axes)[0], pack_depthwise(gw))
-    kb = kernels.block_size(co, shape.groups)
+    kb = block_size(co, shape.groups)
     packed, axes = pack(w, kb), {**axes, "groups": shape.groups}
     check(run(kernels.conv2d, x, packed, **axes)[0], nhwc(y))
     check(run(kernels.conv2d_input_grad, gy, packed, input_hw=hw, **axes)[0], nhwc(tx.grad))
@@ -148,7 +149,7 @@ def test_check_rejects_a_wrong_result() -> None:
     ("co", "groups", "want"), [(64, 1, 16), (24, 1, 8), (10, 1, 10), (17, 1, 1), (21, 1, 7), (32, 4, 8)]
 )
 def test_block_size_divides_the_channels_of_a_group(co: int, groups: int, want: int) -> None:
-    assert kernels.block_size(co, groups) == want
+    assert block_size(co, groups) == want
     assert co // groups % want == 0
 
 
@@ -219,7 +220,7 @@ def mix(g: np.ndarray, w: np.ndarray, groups: int, taps: tuple[int, int]) -> np.
 def test_channel_mix(ci: int, co: int, groups: int, kernel: tuple[int, int], grid: tuple[int, int], taps) -> None:
     g, w = normal(2, *grid, co), normal(co, ci // groups, *kernel, seed=1)
     want = mix(g, w, groups, taps)
-    kb = kernels.block_size(co, groups)
+    kb = block_size(co, groups)
     check(run(kernels.channel_mix, g, pack(w, kb), groups=groups, taps=taps)[0], want)
     if groups == ci == co:
         check(run(kernels.channel_mix, g, pack_depthwise(w), groups=groups, taps=taps, depthwise=True)[0], want)
@@ -231,7 +232,7 @@ def test_channel_mix_weight(ci: int, co: int, groups: int) -> None:
     products = np.einsum("npqo,npqc->oc", g.astype(float), x_tilde)
     own = [products[o, o // (co // groups) * (ci // groups) :][: ci // groups] for o in range(co)]
     want = np.broadcast_to(np.array(own)[:, :, None, None], (co, ci // groups, *kernel))
-    kb = kernels.block_size(co, groups)
+    kb = block_size(co, groups)
     check(run(kernels.channel_mix_weight, g, x_tilde, groups=groups, kernel=kernel, kb=kb)[0], pack(want, kb))
     if groups == ci == co:
         options = {"groups": groups, "kernel": kernel, "kb": kb, "depthwise": True}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import hypothesis
 import numpy as np
@@ -24,7 +25,8 @@ FRONT_CHANNELS = 2
 POINTWISE: ConvArguments = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 
 
-def draw_geometries(count: int, seed: int) -> list[Geometry]:
+@cache
+def draw_geometries(count: int, seed: int) -> tuple[Geometry, ...]:
     """Distinct geometries from the strategy; the same seed, the same geometries."""
     found: list[Geometry] = []
 
@@ -36,7 +38,7 @@ def draw_geometries(count: int, seed: int) -> list[Geometry]:
 
     collect()
     distinct = list(dict.fromkeys(found))
-    return random.Random(seed).sample(distinct, count)
+    return tuple(random.Random(seed).sample(distinct, count))
 
 
 class Branch(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +44,27 @@ class Artifact:
         return Path(shutil.copytree(self.folder, parent / self.folder.name))
 
 
+def _small_artifact(folder: Path, batchnorm: str) -> Artifact:
+    """ResNet-18 at width 8, batch 4 of 32x32, the last 3 convolutions filtered at r=2."""
+    model = small_resnet()
+    x, _ = random_batch((4, 3, 32, 32), seed=0)
+    options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
+    gfcompile.compile(model, x, out=folder / "small_step", **options).close()
+    return Artifact(folder / "small_step", model, batchnorm)
+
+
 @pytest.fixture(scope="session")
-def small_artifact(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Artifact]:
-    """small_artifact(batchnorm): ResNet-18 at width 8, batch 4 of 32x32, the last 3 convolutions filtered at r=2."""
-    made: dict[str, Artifact] = {}
+def eval_artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return _small_artifact(tmp_path_factory.mktemp("eval"), "eval")
 
-    def get(batchnorm: str) -> Artifact:
-        if batchnorm not in made:
-            folder = tmp_path_factory.mktemp(f"small_{batchnorm}") / "small_step"
-            model = small_resnet()
-            x, _ = random_batch((4, 3, 32, 32), seed=0)
-            options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
-            gfcompile.compile(model, x, out=folder, **options).close()
-            made[batchnorm] = Artifact(folder, model, batchnorm)
-        return made[batchnorm]
 
-    return get
+@pytest.fixture(scope="session")
+def train_artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return _small_artifact(tmp_path_factory.mktemp("train"), "train")
+
+
+@pytest.fixture(params=["eval", "train"])
+def artifact(request: pytest.FixtureRequest) -> Artifact:
+    """Either batch norm policy."""
+    found: Artifact = request.getfixturevalue(f"{request.param}_artifact")
+    return found

@@ -9,12 +9,9 @@ import argparse
 import importlib
 import sys
 
+import numpy as np
+
 FORBIDDEN = ("torch", "tvm", "tvm_ffi", "gfcompile", "safetensors")
-for name in FORBIDDEN:
-    sys.modules[name] = None  # type: ignore[assignment]  # importing it raises ImportError
-
-import numpy as np  # noqa: E402
-
 BATCH, CLASSES = 4, 10
 
 
@@ -32,6 +29,9 @@ def main() -> None:
     parser.add_argument("--resume")
     parser.add_argument("--save")
     arguments = parser.parse_args()
+    for name in FORBIDDEN:
+        assert name not in sys.modules
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it raises ImportError from now on
     parent, _, name = arguments.artifact.rpartition("/")
     sys.path.insert(0, parent)
     step = importlib.import_module(name).load(threads=arguments.threads)
@@ -43,8 +43,7 @@ def main() -> None:
         step.save_checkpoint(arguments.save)
     state = {f"state/{key}": np.asarray(value) for key, value in step.state_dict().items()}
     np.savez(arguments.out, losses=np.array(losses), logits=step.predict(batch(1000)[0]), steps=step.steps, **state)
-    loaded = [name for name in FORBIDDEN if sys.modules.get(name) is not None]
-    assert not loaded, f"imported after all: {loaded}"
+    assert all(sys.modules[name] is None for name in FORBIDDEN)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,6 @@ from tests.tolerances import EXACT_GRADIENT, LOGITS, LOSS, assert_near
 pytestmark = pytest.mark.slow
 
 Arrays = dict[str, np.ndarray]
-SmallArtifact = Callable[[str], Artifact]
-POLICIES = pytest.mark.parametrize("batchnorm", ["eval", "train"])
 
 
 def run_alone(artifact: Artifact, folder: Path, steps: int, threads: int = 2, **options: Path) -> Arrays:
@@ -45,10 +42,8 @@ def assert_same_bits(found: Arrays, expected: Arrays) -> None:
     assert not different
 
 
-@POLICIES
-def test_resuming_changes_no_bit(small_artifact: SmallArtifact, batchnorm: str, tmp_path: Path) -> None:
+def test_resuming_changes_no_bit(artifact: Artifact, tmp_path: Path) -> None:
     """5 steps, a checkpoint, 5 more in a new process: as 10 at once, momentum and batch norm statistics included."""
-    artifact = small_artifact(batchnorm)
     at_once = run_alone(artifact, tmp_path, 10, save=tmp_path / "whole.safetensors")
     first = run_alone(artifact, tmp_path, 5, save=tmp_path / "half.safetensors")
     second = run_alone(artifact, tmp_path, 5, resume=tmp_path / "half.safetensors", save=tmp_path / "end.safetensors")
@@ -61,24 +56,20 @@ def test_resuming_changes_no_bit(small_artifact: SmallArtifact, batchnorm: str, 
     assert_same_bits(without, first)
 
 
-@POLICIES
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_run_twice_gives_the_same_bits(
-    small_artifact: SmallArtifact, batchnorm: str, threads: int, tmp_path: Path
+    artifact: Artifact, threads: int, tmp_path: Path
 ) -> None:
-    first, second = (run_alone(small_artifact(batchnorm), tmp_path, 8, threads) for _ in range(2))
+    first, second = (run_alone(artifact, tmp_path, 8, threads) for _ in range(2))
     assert_same_bits(second, first)
 
 
-@POLICIES
-def test_one_and_two_threads_give_the_same_bits(small_artifact: SmallArtifact, batchnorm: str, tmp_path: Path) -> None:
-    alone, together = (run_alone(small_artifact(batchnorm), tmp_path, 8, threads) for threads in (1, 2))
+def test_one_and_two_threads_give_the_same_bits(artifact: Artifact, tmp_path: Path) -> None:
+    alone, together = (run_alone(artifact, tmp_path, 8, threads) for threads in (1, 2))
     assert_same_bits(together, alone)
 
 
-@POLICIES
-def test_alone_equals_the_python_api(small_artifact: SmallArtifact, batchnorm: str, tmp_path: Path) -> None:
-    artifact = small_artifact(batchnorm)
+def test_alone_equals_the_python_api(artifact: Artifact, tmp_path: Path) -> None:
     alone = run_alone(artifact, tmp_path, 3)
     with gfcompile.load(artifact.folder, threads=2) as step:
         losses = [step.train(*standalone.batch(index)) for index in range(3)]
@@ -87,16 +78,14 @@ def test_alone_equals_the_python_api(small_artifact: SmallArtifact, batchnorm: s
     assert_same_bits(state, {name: array for name, array in alone.items() if name.startswith("state/")})
 
 
-@POLICIES
-def test_state_dict_fits_the_untouched_model(small_artifact: SmallArtifact, batchnorm: str) -> None:
-    artifact = small_artifact(batchnorm)
+def test_state_dict_fits_the_untouched_model(artifact: Artifact) -> None:
     step = gfcompile.load(artifact.folder)
     for index in range(5):
         step.train(*standalone.batch(index))
     state, start = step.state_dict(), artifact.model.state_dict()
     assert list(state) == list(start)
     changing = set(step.manifest["gradients"])
-    if batchnorm == "train":
+    if artifact.batchnorm == "train":
         changing |= {name for name in start if "running_" in name or "num_batches" in name}
     for name in start:
         assert state[name].dtype == start[name].dtype, name
@@ -108,14 +97,13 @@ def test_state_dict_fits_the_untouched_model(small_artifact: SmallArtifact, batc
         assert_near(step.predict(x), model(x), LOGITS, "logits")
 
 
-def test_smaller_batch_is_the_mean_over_its_samples(small_artifact: SmallArtifact) -> None:
+def test_smaller_batch_is_the_mean_over_its_samples(eval_artifact: Artifact) -> None:
     """The padding weighs nothing in the loss, in the classifier's gradients, in the update, in predict."""
-    artifact = small_artifact("eval")
     x, y = random_batch((4, 3, 32, 32), seed=3)
     for count in (1, 3):
-        step = gfcompile.load(artifact.folder)
+        step = gfcompile.load(eval_artifact.folder)
         patches = dict.fromkeys(step.filtered_layers, 2)
-        eager = Eager(artifact.model, step.manifest["gradients"], lr=0.05, patches=patches, **SGD)
+        eager = Eager(eval_artifact.model, step.manifest["gradients"], lr=0.05, patches=patches, **SGD)
         few = x[:count], y[:count]
         loss, expected = eager.gradients(*few)
         found = step.gradients(*few)
@@ -127,8 +115,8 @@ def test_smaller_batch_is_the_mean_over_its_samples(small_artifact: SmallArtifac
         assert_near(step.predict(x[:count]), eager.predict(x[:count]), LOGITS, f"logits, {count} samples")
 
 
-def test_smaller_batch_is_refused_where_statistics_would_count_the_padding(small_artifact: SmallArtifact) -> None:
-    step = gfcompile.load(small_artifact("train").folder)
+def test_smaller_batch_is_refused_where_statistics_would_count_the_padding(train_artifact: Artifact) -> None:
+    step = gfcompile.load(train_artifact.folder)
     x, y = random_batch((3, 3, 32, 32), seed=3)
     with pytest.raises(StepError) as caught:
         step.train(x, y)
@@ -138,10 +126,9 @@ def test_smaller_batch_is_refused_where_statistics_would_count_the_padding(small
     )
 
 
-def test_report_holds_what_was_promised(small_artifact: SmallArtifact) -> None:
-    artifact = small_artifact("eval")
-    step = gfcompile.load(artifact.folder)
-    report = json.loads((artifact.folder / "report.json").read_text())
+def test_report_holds_what_was_promised(eval_artifact: Artifact) -> None:
+    step = gfcompile.load(eval_artifact.folder)
+    report = json.loads((eval_artifact.folder / "report.json").read_text())
     assert {"plan", "layers", "memory", "refusals"} <= report.keys()
     assert report["refusals"] == []
     assert report["plan"]["filtered"] == step.filtered_layers
@@ -156,13 +143,13 @@ def test_report_holds_what_was_promised(small_artifact: SmallArtifact) -> None:
     assert last["kept_bytes"]["exact"] == last["kept_bytes"]["filtered"] == 4 * 64 * 4
     assert last["flops"]["exact"]["forward"] == 2 * 4 * 64 * 64 * 9
     assert not rows["conv1"]["filtered"]
-    page = (artifact.folder / "report.md").read_text()
+    page = (eval_artifact.folder / "report.md").read_text()
     for name in step.filtered_layers:
         assert name in page
 
 
-def test_folder_holds_what_was_promised(small_artifact: SmallArtifact) -> None:
-    folder = small_artifact("eval").folder
+def test_folder_holds_what_was_promised(eval_artifact: Artifact) -> None:
+    folder = eval_artifact.folder
     for name in ("__init__.py", "manifest.json", "libstep.so", "weights.safetensors", "gf_step.h", "report.md"):
         assert (folder / name).stat().st_size > 0, name
     graphs = [path for path in (folder / "graphs").rglob("*") if path.is_file()]
@@ -184,8 +171,8 @@ def error_text(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "constants.safetensors", "libstep.so"])
-def test_a_changed_file_is_refused(small_artifact: SmallArtifact, name: str, tmp_path: Path) -> None:
-    path = small_artifact("eval").copy_to(tmp_path) / name
+def test_a_changed_file_is_refused(eval_artifact: Artifact, name: str, tmp_path: Path) -> None:
+    path = eval_artifact.copy_to(tmp_path) / name
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -195,8 +182,8 @@ def test_a_changed_file_is_refused(small_artifact: SmallArtifact, name: str, tmp
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.5])
-def test_a_truncated_library_is_refused(small_artifact: SmallArtifact, kept: float, tmp_path: Path) -> None:
-    path = small_artifact("eval").copy_to(tmp_path) / "libstep.so"
+def test_a_truncated_library_is_refused(eval_artifact: Artifact, kept: float, tmp_path: Path) -> None:
+    path = eval_artifact.copy_to(tmp_path) / "libstep.so"
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
     assert error_text(path.parent) == (
@@ -204,8 +191,8 @@ def test_a_truncated_library_is_refused(small_artifact: SmallArtifact, kept: flo
     )
 
 
-def test_a_missing_file_is_refused(small_artifact: SmallArtifact, tmp_path: Path) -> None:
-    path = small_artifact("eval").copy_to(tmp_path) / "weights.safetensors"
+def test_a_missing_file_is_refused(eval_artifact: Artifact, tmp_path: Path) -> None:
+    path = eval_artifact.copy_to(tmp_path) / "weights.safetensors"
     path.unlink()
     assert error_text(path.parent) == f"'{path}': is missing; recompile, or copy the artifact again"
 
@@ -214,17 +201,18 @@ def test_a_folder_without_an_artifact_is_refused(tmp_path: Path) -> None:
     assert error_text(tmp_path) == f"'{tmp_path}': no manifest.json there; pass the folder that gfcompile wrote"
 
 
-def test_a_moved_artifact_still_works(small_artifact: SmallArtifact, tmp_path: Path) -> None:
-    artifact = small_artifact("eval")
-    moved = Artifact(artifact.copy_to(tmp_path), artifact.model, artifact.batchnorm)
-    assert_same_bits(run_alone(moved, tmp_path, 2), run_alone(artifact, tmp_path, 2))
+def test_a_moved_artifact_still_works(eval_artifact: Artifact, tmp_path: Path) -> None:
+    moved = Artifact(eval_artifact.copy_to(tmp_path), eval_artifact.model, eval_artifact.batchnorm)
+    assert_same_bits(run_alone(moved, tmp_path, 2), run_alone(eval_artifact, tmp_path, 2))
 
 
-def test_checkpoint_of_another_model_is_refused(small_artifact: SmallArtifact, tmp_path: Path) -> None:
+def test_checkpoint_of_the_other_policy_is_refused(
+    eval_artifact: Artifact, train_artifact: Artifact, tmp_path: Path
+) -> None:
     """The two policies train the same parameters, but only one keeps statistics."""
     path = tmp_path / "checkpoint.safetensors"
-    gfcompile.load(small_artifact("train").folder).save_checkpoint(path)
-    step = gfcompile.load(small_artifact("eval").folder)
+    gfcompile.load(train_artifact.folder).save_checkpoint(path)
+    step = gfcompile.load(eval_artifact.folder)
     before = step.state_dict()
     with pytest.raises(StepError) as caught:
         step.load_checkpoint(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,11 @@ from tests.end_to_end.conftest import Artifact, random_batch
 from tests.models.zoo import ZOO
 
 X = torch.zeros(2, 3, 16, 16)
+
+
+def tiny() -> nn.Module:
+    """Few kernels, for failures late in a compile."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
 def compile_error(out: Path, model: Any = None, x: Any = X, **options: Any) -> str:
@@ -109,13 +113,12 @@ def test_a_model_of_two_inputs(tmp_path: Path) -> None:
             return self.conv(x + y)
 
     text = compile_error(tmp_path / "net_step", Two())
-    assert text.startswith("model: ")
+    assert "missing 1 required positional argument: 'y'" in text
 
 
 def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=torch.zeros(2, 4, 16, 16))
-    assert "3" in text
-    assert "4" in text
+    assert "expected input[2, 4, 16, 16] to have 3 channels, but got 4 channels instead" in text
 
 
 def test_a_folder_under_a_file(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_a_file_system_that_takes_no_files() -> None:
 def test_a_name_that_cannot_be_imported(tmp_path: Path) -> None:
     out = tmp_path / "net-step"
     assert compile_error(out) == (
-        f"--out {out}: 'net-step' is not a Python module name, so it could not be imported; use letters, digits and _"
+        f"--out {out}: 'net-step' is not a Python module name; use letters, digits and _, it will be imported"
     )
 
 
@@ -180,15 +183,15 @@ def test_a_failure_after_the_kernels(
 ) -> None:
     """The latest a compile can fail by the user's hand: everything it wrote is gone."""
     target = write_target(tmp_path_factory.mktemp("targets") / "board.toml", link)
-    assert compile_error(tmp_path / "net_step", layers=1, target=target) == text
+    assert compile_error(tmp_path / "net_step", tiny(), layers=1, target=target) == text
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_an_interrupted_compile_leaves_the_old_artifact(
-    small_artifact: Callable[[str], Artifact], tmp_path: Path
+    eval_artifact: Artifact, tmp_path: Path
 ) -> None:
-    folder = small_artifact("eval").copy_to(tmp_path)
+    folder = eval_artifact.copy_to(tmp_path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     def interrupt(message: str) -> None:
@@ -196,7 +199,7 @@ def test_an_interrupted_compile_leaves_the_old_artifact(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        gfcompile.compile(ZOO["plain"](), X, layers=1, out=folder, progress=interrupt)
+        gfcompile.compile(tiny(), X, layers=1, out=folder, progress=interrupt)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -238,8 +241,8 @@ BATCH_ERRORS: list[tuple[np.ndarray, np.ndarray, str]] = [
 
 
 @pytest.fixture(scope="module")
-def step(small_artifact: Callable[[str], Artifact]) -> gfcompile.CompiledStep:
-    return gfcompile.load(small_artifact("eval").folder)
+def step(eval_artifact: Artifact) -> gfcompile.CompiledStep:
+    return gfcompile.load(eval_artifact.folder)
 
 
 @pytest.mark.slow
@@ -273,9 +276,9 @@ def test_bad_learning_rates(step: gfcompile.CompiledStep, lr: Any, text: str) ->
 
 
 @pytest.mark.slow
-def test_bad_thread_count(small_artifact: Callable[[str], Artifact]) -> None:
+def test_bad_thread_count(eval_artifact: Artifact) -> None:
     with pytest.raises(StepError) as caught:
-        gfcompile.load(small_artifact("eval").folder, threads=0)
+        gfcompile.load(eval_artifact.folder, threads=0)
     assert str(caught.value) == "threads: 0 is no thread count; pass 1 or more, or None for all cores"
 
 

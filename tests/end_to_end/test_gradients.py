@@ -29,7 +29,7 @@ COMPAT = {"unbiased": None, "reference": "reference"}
 MODES = tuple(COMPAT)
 GRAPH_SETS = [(mode, seed) for mode in MODES for seed in range(5)]
 GRAPH_COUNT = 20
-COMPILED_SETS = [("unbiased", 100), ("unbiased", 101), ("reference", 102), ("reference", 103)]
+COMPILED_SETS = [("unbiased", 100), ("unbiased", 101), ("reference", 102)]
 COMPILED_COUNT = 15
 
 
@@ -44,7 +44,7 @@ def square(size: int, kernel: int, r: int, padding: int = 0, stride: int = 1, di
 @example(square(8, kernel=3, r=2, padding=2, dilation=2), "reference")  # its dilated variant
 @example(square(4, kernel=2, r=1, padding=1), "reference")  # the input would pool to one patch more than the output
 @example(square(3, kernel=1, r=8, stride=3), "unbiased")  # a patch larger than the output
-@settings(max_examples=300)
+@settings(max_examples=250)
 def test_operator_equals_the_oracle(geometry: Geometry, mode: str) -> None:
     """What `select` writes, run eagerly; refused is just what the oracle has no definition for."""
     random = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def _grouping(geometry: Geometry) -> str:
 class Drawn:
     """A set of geometries as a model, its batch, and what the oracle says."""
 
-    geometries: list[Geometry]
+    geometries: tuple[Geometry, ...]
     model: Branches
     batch: tuple[torch.Tensor, torch.Tensor]
     expected: dict[str, np.ndarray]

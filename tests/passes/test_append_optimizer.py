@@ -8,6 +8,7 @@ from gfcompile.passes.append_optimizer import AppendOptimizer
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.step import Role, Step, Value
 from tests.passes.tiny import (
+    LR,
     arguments,
     assert_close,
     assert_golden,
@@ -18,7 +19,6 @@ from tests.passes.tiny import (
 )
 
 SETTINGS = [SGD(), SGD(weight_decay=0.1), SGD(momentum=0.9), SGD(momentum=0.9, weight_decay=0.1)]
-LR = 0.1  # what tests.passes.tiny gives as the learning rate
 
 
 @pytest.mark.parametrize(("name", "optimizer"), [("plain", SGD()), ("momentum", SGD(0.9, 1e-4))])

@@ -42,7 +42,7 @@ def test_numbers_stay(batchnorm, train):
 @pytest.mark.parametrize("batchnorm", ["eval", "train"])
 @pytest.mark.parametrize("options", [{"affine": False}, {"eps": 0.1, "momentum": 0.7}], ids=str)
 def test_numbers_stay_for_other_batch_norms(batchnorm, options):
-    conv = nn.Conv2d(1, 2, 3, bias=False)  # train-mode batch norm takes a bias away: its gradient would be rounding noise
+    conv = nn.Conv2d(1, 2, 3, bias=False)  # a bias before batch statistics has no gradient
     model = nn.Sequential(conv, nn.BatchNorm2d(2, **options), nn.Conv2d(2, 2, 3))
     step = traced(model, (2, 1, 6, 6), Request(train=("*",), batchnorm=batchnorm))
     before = numbers(step)

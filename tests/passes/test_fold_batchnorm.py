@@ -36,7 +36,8 @@ class Shared(nn.Module):
 
 
 def followed_by_norm(stem: nn.Module) -> nn.Module:
-    return nn.Sequential(stem, nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+    tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)]
+    return nn.Sequential(stem, nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3), *tail)
 
 
 def test_absorbs_the_scale():

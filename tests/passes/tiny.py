@@ -24,6 +24,7 @@ from tests.models import initialise
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIGHT = {torch.float64: 1e-12, torch.float32: 2e-6}  # a few roundings of sums of tens of terms
+LR = 0.125  # exact in float32
 Numbers = dict[Value, Tensor]
 
 
@@ -173,10 +174,10 @@ def _fill(module: nn.Module) -> None:
 
 
 def _argument(step: Step, node: fx.Node, value: Value, dtype: torch.dtype) -> Tensor:
-    if value.role in STATE and value.role is not Role.MOMENTUM or value.role is Role.CONSTANT:
+    if (value.role in STATE and value.role is not Role.MOMENTUM) or value.role is Role.CONSTANT:
         tensor = step.tensors[value.name]
     elif value.role is Role.LR:
-        tensor = torch.tensor(0.1)
+        tensor = torch.tensor(LR)
     elif value.role is Role.SAMPLE_WEIGHT:
         tensor = torch.ones(node.meta["val"].shape)
     else:

@@ -8,7 +8,6 @@ from gfcompile.codegen.kernels.depthwise import (
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
 )
-from gfcompile.codegen.kernels.packing import block_size
 from gfcompile.codegen.kernels.patch import patch_broadcast, patch_mean, patch_sum
 from gfcompile.codegen.kernels.pool import (
     adaptive_avg_pool2d,
@@ -24,7 +23,6 @@ __all__ = [
     "adaptive_avg_pool2d_backward",
     "avg_pool2d",
     "avg_pool2d_backward",
-    "block_size",
     "channel_mix",
     "channel_mix_weight",
     "conv2d",

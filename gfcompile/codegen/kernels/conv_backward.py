@@ -5,8 +5,8 @@ from typing import Any
 from tvm import te, tirx
 
 from gfcompile.codegen.kernels.conv import correlate
-from gfcompile.codegen.kernels.packing import block_size
 from gfcompile.codegen.kernels.stage import Pair, pad
+from gfcompile.layouts import block_size
 
 
 def conv2d_input_grad(
@@ -97,8 +97,9 @@ def conv2d_weight_grad(
     """gy [N,OH,OW,Co], x [N,H,W,Ci] -> gw packed [Co/kb,kh,kw,Ci/groups,kb]."""
     n, oh, ow, co = (int(d) for d in gy.shape)
     ci_group, co_group = int(x.shape[3]) // groups, co // groups
-    extent = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip((oh, ow), stride, kernel, dilation, strict=True))
-    padded = x if padding == (0, 0) else pad(x, padding, extent)
+    rows = (oh - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1
+    cols = (ow - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+    padded = x if padding == (0, 0) else pad(x, padding, (rows, cols))
     rn, ri, rj = te.reduce_axis((0, n), "rn"), te.reduce_axis((0, oh), "ri"), te.reduce_axis((0, ow), "rj")
 
     def value(block: Any, u: Any, v: Any, c: Any, lane: Any) -> Any:

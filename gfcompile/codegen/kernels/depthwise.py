@@ -34,8 +34,9 @@ def depthwise_conv2d_weight_grad(
 ) -> te.Tensor:
     """gy [N,OH,OW,C], x [N,H,W,C] -> gw [kh,kw,1,C]."""
     n, oh, ow, c = (int(d) for d in gy.shape)
-    extent = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip((oh, ow), stride, kernel, dilation, strict=True))
-    padded = x if padding == (0, 0) else pad(x, padding, extent)
+    rows = (oh - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1
+    cols = (ow - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+    padded = x if padding == (0, 0) else pad(x, padding, (rows, cols))
     rn, ri, rj = te.reduce_axis((0, n), "rn"), te.reduce_axis((0, oh), "ri"), te.reduce_axis((0, ow), "rj")
 
     def value(u: Any, v: Any, _: Any, ch: Any) -> Any:

@@ -58,7 +58,7 @@ def _count(patch: Any, axis: Axis, size: int) -> Any:
     return tirx.max(tirx.min(start + pitch, hi) - tirx.max(start, lo), 0)
 
 
-def patch_broadcast(q: te.Tensor, rows: Axis, cols: Axis, hw: tuple[int, int]: Any) -> te.Tensor:
+def patch_broadcast(q: te.Tensor, rows: Axis, cols: Axis, hw: tuple[int, int]) -> te.Tensor:
     """q [N,n_h,n_w,C] -> [N,H,W,C]: each patch's value over its window, zero where no window covers."""
     n, _, _, c = (int(d) for d in q.shape)
 

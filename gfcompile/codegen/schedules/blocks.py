@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlockRealize
 from tvm_ffi import structural_walk
 
@@ -57,7 +58,7 @@ class Block:
         return prod(self.spatial) * prod(self.reduce)
 
     @property
-    def buffer(self):
+    def buffer(self) -> Any:
         """The one buffer this block writes."""
         return self.node.writes[0].source
 
@@ -156,7 +157,7 @@ def access(load: TensorLoad, var: tirx.Var, width: int) -> str:
     return "unit" if steps == {1} else "gather"
 
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     tirx.Add: lambda a, b: a + b,
     tirx.Sub: lambda a, b: a - b,
     tirx.Mul: lambda a, b: a * b,
@@ -167,7 +168,7 @@ _ARITHMETIC = {
 }
 
 
-def _evaluate(index, var: tirx.Var, value: int) -> int | None:
+def _evaluate(index: Any, var: tirx.Var, value: int) -> int | None:
     """An index expression with `var` at `value` and all else at zero; None where it is not plain arithmetic."""
     if isinstance(index, int):
         return index
@@ -184,24 +185,33 @@ def _evaluate(index, var: tirx.Var, value: int) -> int | None:
     return None if a is None or b is None else operation(a, b)
 
 
-def same_point(indices, variables: list[tirx.Var]) -> bool:
+def same_point(indices: Any, variables: list[tirx.Var]) -> bool:
     """Whether a load's indices are exactly these variables, in order."""
     return len(indices) == len(variables) and all(
         _is(index, var) for index, var in zip(indices, variables, strict=True)
     )
 
 
-def _is(index, var: tirx.Var) -> bool:
+def _is(index: Any, var: tirx.Var) -> bool:
     while isinstance(index, tirx.Cast):
         index = index.value
     return isinstance(index, tirx.Var) and index.same_as(var)
 
 
-def axis_loops(sch: Schedule, block: Block) -> list[LoopRV] | None:
-    """The loop of every axis, in the block's order; None once the loops are no longer one an axis."""
+def has_axis_loops(sch: Schedule, block: Block) -> bool:
+    """Whether the block's loops are still one an axis."""
+    try:
+        axis_loops(sch, block)
+    except ScheduleError:
+        return False
+    return True
+
+
+def axis_loops(sch: Schedule, block: Block) -> list[LoopRV]:
+    """The loop of every axis, in the block's order; a ScheduleError where they are not one an axis."""
     loops = sch.get_loops(block.rv)
     if len(loops) != len(block.kinds) or not loops:
-        return None
+        raise ScheduleError(f"{block.name}: {len(loops)} loops for {len(block.kinds)} axes")
     realizes: list[SBlockRealize] = []
     structural_walk(sch.get(loops[0]), [(SBlockRealize, realizes.append)])
     (values,) = (realize.iter_values for realize in realizes if realize.block.same_as(block.node))
@@ -209,7 +219,7 @@ def axis_loops(sch: Schedule, block: Block) -> list[LoopRV] | None:
     for value in values:
         match = [loop for loop in loops if isinstance(value, tirx.Var) and sch.get(loop).loop_var.same_as(value)]
         if len(match) != 1:
-            return None
+            raise ScheduleError(f"{block.name}: an axis is bound to '{value}', not to a loop")
         found.append(match[0])
     return found
 

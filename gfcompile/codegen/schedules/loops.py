@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
-from gfcompile.codegen.schedules.blocks import Block, axis_loops, same_point, split_axes
+from gfcompile.codegen.schedules.blocks import Block, axis_loops, has_axis_loops, same_point, split_axes
 from gfcompile.codegen.schedules.tile import divisors, vector_width
 from gfcompile.targets import Target
 
@@ -36,14 +36,14 @@ def parallelize(sch: Schedule, loops: list[LoopRV], work: int, enough: int = _EN
 
 def schedule_injective(sch: Schedule, block: Block, target: Target) -> None:
     """Parallel outside, vectors along the last axis where the operands are read in order."""
-    loops = axis_loops(sch, block)
-    if loops is None:
+    if not has_axis_loops(sch, block):
         return
+    loops = axis_loops(sch, block)
     work = block.work
     if len(loops) > 1 and block.spatial[-1] % target.lanes and _is_flat(block):
-        width = target.lanes if work % target.lanes == 0 else max(divisors(work, 2 * target.lanes))
-        outer, lane = sch.split(sch.fuse(*loops), [None, width])
-        tasks = max(divisors(work // width, _MOST_CHUNKS))
+        flat = target.lanes if work % target.lanes == 0 else max(divisors(work, 2 * target.lanes))
+        outer, lane = sch.split(sch.fuse(*loops), [None, flat])
+        tasks = max(divisors(work // flat, _MOST_CHUNKS))
         sch.vectorize(lane)
         parallelize(sch, list(sch.split(outer, [tasks, None])), work)
         return
@@ -66,9 +66,9 @@ def _is_flat(block: Block) -> bool:
 
 def schedule_plain(sch: Schedule, block: Block) -> None:
     """Spatial loops outside and in parallel, nothing else: right for every block whose loops are its axes."""
-    loops = axis_loops(sch, block)
-    if loops is None:
+    if not has_axis_loops(sch, block):
         return
+    loops = axis_loops(sch, block)
     space, reduce = split_axes(block, loops)
     if space and reduce:
         sch.reorder(*space, *reduce)

@@ -12,7 +12,16 @@ from math import prod
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, ScheduleError
 
-from gfcompile.codegen.schedules.blocks import Block, access, axis_loops, factor, find_block, list_blocks, split_axes
+from gfcompile.codegen.schedules.blocks import (
+    Block,
+    access,
+    axis_loops,
+    factor,
+    find_block,
+    has_axis_loops,
+    list_blocks,
+    split_axes,
+)
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize, schedule_injective, schedule_plain
 from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
@@ -48,7 +57,7 @@ def schedule_rest(sch: Schedule, done: Container[str], target: Target) -> None:
 
 def schedule_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
     """Schedule one reduction; returns the names of the later blocks it has scheduled with it."""
-    if not block.is_regular or not block.reduce or axis_loops(sch, block) is None:
+    if not block.is_regular or not block.reduce or not has_axis_loops(sch, block):
         schedule_plain(sch, block)
         return set()
     width = vector_width(block, target) if block.spatial else None

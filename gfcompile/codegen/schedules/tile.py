@@ -13,6 +13,7 @@ from gfcompile.codegen.schedules.blocks import (
     Block,
     access,
     ancestors,
+    axis_loops,
     find_block,
     list_blocks,
     same_point,
@@ -113,7 +114,7 @@ def bring_tail(sch: Schedule, anchor: Block) -> tuple[Block, Block]:
 def open_tile(sch: Schedule, tail: Block, tile: Tile) -> tuple[list[LoopRV], list[LoopRV]]:
     """Split every loop of the tail into (outer, inner): the caller arranges the outer ones."""
     outer, inner = [], []
-    for loop, size in zip(sch.get_loops(tail.rv), tile.sizes, strict=True):
+    for loop, size in zip(axis_loops(sch, tail), tile.sizes, strict=True):
         o, i = sch.split(loop, [None, size])
         outer.append(o)
         inner.append(i)

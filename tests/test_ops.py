@@ -1,0 +1,200 @@
+"""gf operators in eager: against the oracle and plain loops, their fake shapes, and torch's own checks of a custom op."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gfcompile.ops  # noqa: F401 - registers the operators
+from gfcompile.geometry import Windows
+from gfcompile.layouts import WeightLayout
+from tests.geometries import Geometry, conv_geometries
+from tests.oracles import filtered_conv_gradients
+
+gf, aten = torch.ops.gf, torch.ops.aten
+ROWS, COLS = [3, 2, -1, 0, 5], [2, 4, 0, 1, 7]  # overhanging, and with a clipped first column
+SHAPE, GROUPED, DEPTHWISE = [16, 4, 3, 3], [6, 2, 3, 3], [4, 1, 3, 3]
+ONE, TWO = [1, 1], [2, 2]
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def pack(w: torch.Tensor, groups: int = 1) -> torch.Tensor:
+    return WeightLayout.for_conv(list(w.shape), groups).pack(w)
+
+
+def last(image: torch.Tensor) -> torch.Tensor:
+    return image.permute(0, 2, 3, 1).contiguous()
+
+
+def indices(x: torch.Tensor) -> torch.Tensor:
+    return gf.max_pool2d_nhwc(x, TWO, TWO, [0, 0], ONE, False)[1]
+
+
+POOL = (TWO, TWO, [0, 0])
+EXAMPLES = {
+    "patch_sum": (values(2, 3, 5, 7), ROWS, COLS, False),
+    "patch_mean": (values(2, 5, 7, 3), ROWS, COLS, True),
+    "patch_broadcast": (values(2, 3, 3, 2), ROWS, COLS, [5, 7], False),
+    "channel_mix": (values(2, 6, 3, 2), values(*GROUPED), 2, [0, 1]),
+    "channel_mix_weight": (values(2, 6, 3, 2), values(2, 4, 3, 2), 2, [3, 3]),
+    "filtered_convolution_backward": (
+        (values(2, 6, 5, 5), values(2, 4, 5, 5), values(*GROUPED), ONE, ONE, ONE, 2, 2, False)
+    ),
+    "sgd_update": (values(2, 3), values(2, 3), values(2, 3) + 1, torch.tensor(0.1, dtype=torch.float64), 0.9, 0.1),
+    "sgd_update_plain": (values(2, 3), values(2, 3) + 1, torch.tensor(0.1, dtype=torch.float64), 0.1),
+    "conv2d_nhwc": (values(2, 7, 6, 4), pack(values(*SHAPE)), SHAPE, TWO, ONE, ONE, 1),
+    "conv2d_input_grad_nhwc": (values(2, 4, 3, 16), pack(values(*SHAPE)), SHAPE, [7, 6], TWO, ONE, ONE, 1),
+    "conv2d_weight_grad_nhwc": (values(2, 4, 3, 16), values(2, 7, 6, 4), SHAPE, TWO, ONE, ONE, 1),
+    "channel_mix_nhwc": (values(2, 3, 2, 4), pack(values(*DEPTHWISE), 4), DEPTHWISE, 4, [0, 0]),
+    "channel_mix_weight_nhwc": (values(2, 3, 2, 6), values(2, 3, 2, 4), GROUPED, 2),
+    "max_pool2d_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),
+    "max_pool2d_backward_nhwc": (
+        (values(2, 3, 3, 3), indices(values(2, 6, 6, 3)), [6, 6], TWO, TWO, [0, 0], ONE)
+    ),
+    "avg_pool2d_nhwc": (values(2, 7, 6, 3), *POOL, True, False, 0),
+    "avg_pool2d_backward_nhwc": (values(2, 3, 3, 3), [6, 6], *POOL, False, True, 3),
+    "adaptive_avg_pool2d_nhwc": (values(2, 7, 6, 3), [3, 2]),
+    "adaptive_avg_pool2d_backward_nhwc": (values(2, 3, 2, 3), [7, 6]),
+}
+
+
+def tuple_of(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def test_every_operator_has_an_example():
+    names = {name.removeprefix("gf::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("gf::")}
+    assert names == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fake_shapes_are_the_real_ones(name):
+    operator, arguments = getattr(gf, name), EXAMPLES[name]
+    real = tuple_of(operator(*arguments))
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in arguments]
+        fake = tuple_of(operator(*fakes))
+    for one, other in zip(real, fake, strict=True):
+        assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_torch_accepts_the_operator(name):
+    torch.library.opcheck(getattr(gf, name).default, EXAMPLES[name])
+
+
+def test_patch_operators_equal_loops():
+    x, rows, cols = values(2, 3, 5, 7), Windows(*ROWS).spans(), Windows(*COLS).spans()
+    sums = np.zeros((2, 3, len(rows), len(cols)))
+    means, spread = sums.copy(), np.zeros(x.shape)
+    q = values(2, 3, 3, 2)
+    for p, (top, bottom) in enumerate(rows):
+        for c, (left, right) in enumerate(cols):
+            window = x.numpy()[:, :, top:bottom, left:right]
+            sums[:, :, p, c] = window.sum((2, 3))
+            means[:, :, p, c] = window.mean((2, 3))
+            spread[:, :, top:bottom, left:right] = q.numpy()[:, :, p, c, None, None]
+    np.testing.assert_allclose(gf.patch_sum(x, ROWS, COLS), sums, rtol=1e-12)
+    np.testing.assert_allclose(gf.patch_mean(x, ROWS, COLS), means, rtol=1e-12)
+    np.testing.assert_allclose(gf.patch_broadcast(q, ROWS, COLS, [5, 7]), spread, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["patch_sum", "patch_mean"])
+def test_channels_last_is_the_same_transposed(name):
+    x, operator = values(2, 3, 5, 7), getattr(gf, name)
+    torch.testing.assert_close(operator(last(x), ROWS, COLS, True), last(operator(x, ROWS, COLS)))
+
+
+def test_an_empty_patch_sums_and_means_to_zero():
+    x, beyond = values(1, 1, 3, 3), [2, 3, 0, 0, 3]
+    assert gf.patch_sum(x, beyond, beyond)[0, 0, 1].abs().max() == 0
+    assert gf.patch_mean(x, beyond, beyond)[0, 0, 1].abs().max() == 0
+
+
+@settings(deadline=None, max_examples=150)
+@given(conv_geometries())
+def test_the_filtered_backward_equals_the_oracle(geometry):
+    check_against_oracle(geometry, "unbiased")
+
+
+@settings(deadline=None, max_examples=150)
+@given(conv_geometries())
+def test_the_filtered_backward_equals_the_oracle_in_reference_mode(geometry):
+    check_against_oracle(geometry, "reference")
+
+
+def check_against_oracle(geometry: Geometry, mode: str) -> None:
+    x, w, gy = values(*geometry.input_shape), values(*geometry.weight_shape), values(*geometry.output_shape)
+    try:
+        oracle = filtered_conv_gradients(
+            x.numpy(), w.numpy(), gy.numpy(), r=geometry.r, mode=mode, **geometry.conv_arguments
+        )
+    except ValueError:
+        assert mode == "reference"
+        return
+    settings_ = (list(geometry.stride), list(geometry.padding), list(geometry.dilation), geometry.groups)
+    result = gf.filtered_convolution_backward(gy, x, w, *settings_, geometry.r, mode == "reference")
+    for expected, actual in zip(oracle, result, strict=True):
+        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-9, atol=1e-9 * (1 + np.abs(expected).max()))
+
+
+@settings(deadline=None, max_examples=60)
+@given(conv_geometries())
+def test_exact_convolutions_equal_pytorch(geometry):
+    shape, groups = list(geometry.weight_shape), geometry.groups
+    x, w, gy = values(*geometry.input_shape), values(*shape), values(*geometry.output_shape)
+    pairs = (list(geometry.stride), list(geometry.padding), list(geometry.dilation))
+    y = F.conv2d(x, w, None, *pairs, groups)
+    gx, gw, _ = aten.convolution_backward(gy, x, w, None, *pairs, False, [0, 0], groups, [True, True, False])
+    packed, size = pack(w, groups), [geometry.height, geometry.width]
+    torch.testing.assert_close(gf.conv2d_nhwc(last(x), packed, shape, *pairs, groups), last(y))
+    torch.testing.assert_close(gf.conv2d_input_grad_nhwc(last(gy), packed, shape, size, *pairs, groups), last(gx))
+    weight_grad = gf.conv2d_weight_grad_nhwc(last(gy), last(x), shape, *pairs, groups)
+    torch.testing.assert_close(weight_grad, pack(gw, groups))
+
+
+@pytest.mark.parametrize(("shape", "groups"), [(SHAPE, 1), (GROUPED, 2), (DEPTHWISE, 4)])
+@pytest.mark.parametrize("taps", [[0, 0], [1, 2], [2, 0]])
+def test_mixing_with_packed_weights_is_the_same(shape, groups, taps):
+    w, g, x_tilde = values(*shape), values(2, shape[0], 3, 4), values(2, shape[1] * groups, 3, 4)
+    mixed = gf.channel_mix_nhwc(last(g), pack(w, groups), shape, groups, taps)
+    torch.testing.assert_close(mixed, last(gf.channel_mix(g, w, groups, taps)))
+    gw = gf.channel_mix_weight_nhwc(last(g), last(x_tilde), shape, groups)
+    torch.testing.assert_close(gw, pack(gf.channel_mix_weight(g, x_tilde, groups, shape[2:]), groups))
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_max_pooling_equals_pytorch(ceil_mode):
+    x = values(2, 3, 7, 6).requires_grad_()
+    y = F.max_pool2d(x, 3, 2, 1, ceil_mode=ceil_mode)
+    gy = values(*y.shape)
+    (gx,) = torch.autograd.grad(y, x, gy)
+    pooled, index = gf.max_pool2d_nhwc(last(x.detach()), [3, 3], TWO, ONE, ONE, ceil_mode)
+    torch.testing.assert_close(pooled, last(y.detach()))
+    spread = gf.max_pool2d_backward_nhwc(last(gy), index, [7, 6], [3, 3], TWO, ONE, ONE)
+    torch.testing.assert_close(spread, last(gx))
+
+
+@pytest.mark.parametrize(("ceil_mode", "count_pad", "divisor"), [(False, True, 0), (True, False, 0), (True, True, 5)])
+def test_average_pooling_equals_pytorch(ceil_mode, count_pad, divisor):
+    x = values(2, 3, 7, 6).requires_grad_()
+    y = F.avg_pool2d(x, 3, 2, 1, ceil_mode, count_pad, divisor or None)
+    gy = values(*y.shape)
+    (gx,) = torch.autograd.grad(y, x, gy)
+    given_ = ([3, 3], TWO, ONE, ceil_mode, count_pad, divisor)
+    torch.testing.assert_close(gf.avg_pool2d_nhwc(last(x.detach()), *given_), last(y.detach()))
+    torch.testing.assert_close(gf.avg_pool2d_backward_nhwc(last(gy), [7, 6], *given_), last(gx))
+
+
+def test_adaptive_pooling_equals_pytorch():
+    x = values(2, 3, 7, 6).requires_grad_()
+    y = F.adaptive_avg_pool2d(x, (3, 2))
+    gy = values(*y.shape)
+    (gx,) = torch.autograd.grad(y, x, gy)
+    torch.testing.assert_close(gf.adaptive_avg_pool2d_nhwc(last(x.detach()), [3, 2]), last(y.detach()))
+    torch.testing.assert_close(gf.adaptive_avg_pool2d_backward_nhwc(last(gy), [7, 6]), last(gx))
