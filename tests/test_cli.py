@@ -45,7 +45,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         (["--r", "9=2"], "--r 9=2: that layer is not a trained convolution; train it with --train 9"),
         (
             ["--layers", "999"],
-            "--layers 999: the model has 3 convolutions that count (shortcut projections and the head do not); "
+            "--layers 999: the model has 3 convolutions that count (shortcut projections do not); "
             "use --layers 3 or less",
         ),
         (["--layers", "x"], "argument --layers: 'x' is not a whole number; see gfcompile --help"),

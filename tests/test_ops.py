@@ -1,4 +1,4 @@
-"""gf operators in eager: against the oracle and plain loops, their fake shapes, and torch's own checks of a custom op."""
+"""gf operators in eager: against the oracle and plain loops, their fake shapes, torch's own checks."""
 
 import numpy as np
 import pytest

@@ -81,7 +81,7 @@ def _shortcut_convs(graph: fx.Graph) -> set[fx.Node]:
         left, right = node.all_input_nodes
         for branch, other in ((left, right), (right, left)):
             conv = _conv_above(branch)
-            if conv is not None and _fewest_convs(other, conv.all_input_nodes[0]) >= 2:
+            if conv is not None and _fewest_convs(other, conv) >= 2:
                 shortcuts.add(conv)
     return shortcuts
 
@@ -97,13 +97,14 @@ def _conv_above(node: fx.Node) -> fx.Node | None:
     return None
 
 
-def _fewest_convs(start: fx.Node, source: fx.Node) -> int:
-    """Fewest convolutions on a way from `source` to `start` with no resampling between; 0 where there is none."""
+def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:
+    """Fewest convolutions on a way from `conv`'s input to `start` past `conv`, no resampling between; 0 for no way."""
+    source = conv.all_input_nodes[0]
     best: dict[fx.Node, int] = {start: 0}
     stack = [start]
     while stack:
         node = stack.pop()
-        if node is source or node.op != "call_function" or any(word in str(node.target) for word in RESAMPLERS):
+        if node in (source, conv) or node.op != "call_function" or any(word in str(node.target) for word in RESAMPLERS):
             continue
         cost = best[node] + (node.target is CONVOLUTION)
         inputs = node.all_input_nodes[:1] if node.target is CONVOLUTION else node.all_input_nodes

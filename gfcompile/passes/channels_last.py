@@ -175,13 +175,7 @@ def _trained_conv_weights(step: Step) -> dict[str, WeightLayout]:
         value = names.get(weight)
         if value is None or value.role is not Role.PARAMETER or step.is_frozen(value):
             continue
-        if len(shape_of(weight)) == 4 and not _is_transposed(node):
+        if len(shape_of(weight)) == 4:
             groups = node.args[2] if node.target is gf.channel_mix.default else node.args[-1 if position == 1 else -2]
             found.setdefault(value.name, set()).add(WeightLayout.for_conv(list(shape_of(weight)), groups))
     return {name: next(iter(layouts)) for name, layouts in found.items() if len(layouts) == 1}
-
-
-def _is_transposed(node: fx.Node) -> bool:
-    if node.target is aten.convolution.default:
-        return bool(node.args[6])
-    return bool(node.target is aten.convolution_backward.default and node.args[7])

@@ -26,19 +26,19 @@ def _pair(values: Any, default: int = 0) -> list[int]:
     return [int(values[0]), int(values[-1])]
 
 
-def _is_conv2d(node: fx.Node, transposed: Any) -> bool:
-    return not transposed and len(shape_of(node)) == 4
-
-
 def _convolution(to: Relayout, node: fx.Node) -> bool:
+    """A transposed convolution is the input gradient of the ordinary one with the same weights, and conversely."""
     x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
-    if not _is_conv2d(x, transposed):
+    if len(shape_of(x)) != 4:
         return False
-    shape = list(shape_of(w))
+    shape, geometry = list(shape_of(w)), (_pair(stride), _pair(padding), _pair(dilation), groups)
     weight = to.as_packed(w, WeightLayout.for_conv(shape, groups))
-    y = to.emit(
-        gf.conv2d_nhwc.default, to.as_image(x), weight, shape, _pair(stride), _pair(padding), _pair(dilation), groups
-    )
+    if transposed:
+        y = to.emit(
+            gf.conv2d_input_grad_nhwc.default, to.as_image(x), weight, shape, list(shape_of(node)[2:]), *geometry
+        )
+    else:
+        y = to.emit(gf.conv2d_nhwc.default, to.as_image(x), weight, shape, *geometry)
     if bias is not None:
         y = to.emit(aten.add.Tensor, y, to.as_plain(bias))
     to.image[node] = y
@@ -47,25 +47,23 @@ def _convolution(to: Relayout, node: fx.Node) -> bool:
 
 def _convolution_backward(to: Relayout, node: fx.Node) -> bool:
     gy, x, w, _, stride, padding, dilation, transposed, _, groups, _ = node.args
-    if not _is_conv2d(x, transposed):
+    if len(shape_of(x)) != 4:
         return False
     shape, geometry = list(shape_of(w)), (_pair(stride), _pair(padding), _pair(dilation), groups)
     layout = WeightLayout.for_conv(shape, groups)
     for index, result in results_of(node).items():
-        if index == 0:
-            to.image[result] = to.emit(
-                gf.conv2d_input_grad_nhwc.default,
-                to.as_image(gy),
-                to.as_packed(w, layout),
-                shape,
-                list(shape_of(x)[2:]),
-                *geometry,
-            )
+        gradient = to.as_image(gy)
+        if index == 0 and transposed:
+            to.image[result] = to.emit(gf.conv2d_nhwc.default, gradient, to.as_packed(w, layout), shape, *geometry)
+        elif index == 0:
+            size = list(shape_of(x)[2:])
+            operands = (gradient, to.as_packed(w, layout), shape, size)
+            to.image[result] = to.emit(gf.conv2d_input_grad_nhwc.default, *operands, *geometry)
         elif index == 1:
-            gw = to.emit(gf.conv2d_weight_grad_nhwc.default, to.as_image(gy), to.as_image(x), shape, *geometry)
-            to.packed[result] = (gw, layout)
+            pair = (to.as_image(x), gradient) if transposed else (gradient, to.as_image(x))
+            to.packed[result] = (to.emit(gf.conv2d_weight_grad_nhwc.default, *pair, shape, *geometry), layout)
         else:
-            to.plain[result] = to.emit(aten.sum.dim_IntList, to.as_image(gy), [0, 1, 2])
+            to.plain[result] = to.emit(aten.sum.dim_IntList, gradient, [0, 1, 2])
     return True
 
 
