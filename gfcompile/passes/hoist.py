@@ -54,7 +54,7 @@ def _masks(nodes: list[fx.Node], backward: set[fx.Node]) -> list[fx.Node]:
                 candidates.add(node)
 
     def stays(arg: fx.Node) -> bool:
-        readers = {user for user in arg.users if user in backward}
+        readers = {user for user in arg.users if user in backward and not _needs_only_the_shape(user, arg)}
         return not all(user in candidates or user.target is gf.patch_sum.default for user in readers)
 
     while kept := {
@@ -65,6 +65,14 @@ def _masks(nodes: list[fx.Node], backward: set[fx.Node]) -> list[fx.Node]:
     }:
         candidates -= kept
     return [node for node in nodes if node in candidates]
+
+
+def _needs_only_the_shape(user: fx.Node, arg: fx.Node) -> bool:
+    """A convolution's backward without its weight gradient takes the input for its shape."""
+    if user.target is not torch.ops.aten.convolution_backward.default:
+        return False
+    gy, _, weight, *_, output_mask = user.args
+    return not output_mask[1] and arg is not gy and arg is not weight
 
 
 def _is_mask(node: fx.Node) -> bool:

@@ -45,9 +45,9 @@ class Artifact:
 
 
 def _small_artifact(folder: Path, batchnorm: str) -> Artifact:
-    """ResNet-18 at width 8, batch 4 of 32x32, the last 3 convolutions filtered at r=2."""
+    """ResNet-18 at width 8, batch 4 of 64x64, the last 3 convolutions filtered at r=2."""
     model = small_resnet()
-    x, _ = random_batch((4, 3, 32, 32), seed=0)
+    x, _ = random_batch((4, 3, 64, 64), seed=0)
     options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
     gfcompile.compile(model, x, out=folder / "small_step", **options).close()
     return Artifact(folder / "small_step", model, batchnorm)

@@ -17,7 +17,7 @@ BATCH, CLASSES = 4, 10
 
 def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(index)
-    return random.normal(size=(BATCH, 3, 32, 32)).astype(np.float32), random.integers(0, CLASSES, BATCH)
+    return random.normal(size=(BATCH, 3, 64, 64)).astype(np.float32), random.integers(0, CLASSES, BATCH)
 
 
 def main() -> None:

@@ -92,14 +92,14 @@ def test_state_dict_fits_the_untouched_model(artifact: Artifact) -> None:
         assert torch.equal(state[name], start[name]) == (name not in changing), name
     model = copy.deepcopy(artifact.model).eval()
     model.load_state_dict(state, strict=True)
-    x, _ = random_batch((4, 3, 32, 32), seed=7)
+    x, _ = random_batch((4, 3, 64, 64), seed=7)
     with torch.no_grad():
         assert_near(step.predict(x), model(x), LOGITS, "logits")
 
 
 def test_smaller_batch_is_the_mean_over_its_samples(eval_artifact: Artifact) -> None:
     """The padding weighs nothing in the loss, in the classifier's gradients, in the update, in predict."""
-    x, y = random_batch((4, 3, 32, 32), seed=3)
+    x, y = random_batch((4, 3, 64, 64), seed=3)
     for count in (1, 3):
         step = gfcompile.load(eval_artifact.folder)
         patches = dict.fromkeys(step.filtered_layers, 2)
@@ -117,7 +117,7 @@ def test_smaller_batch_is_the_mean_over_its_samples(eval_artifact: Artifact) -> 
 
 def test_smaller_batch_is_refused_where_statistics_would_count_the_padding(train_artifact: Artifact) -> None:
     step = gfcompile.load(train_artifact.folder)
-    x, y = random_batch((3, 3, 32, 32), seed=3)
+    x, y = random_batch((3, 3, 64, 64), seed=3)
     with pytest.raises(StepError) as caught:
         step.train(x, y)
     assert str(caught.value) == (
@@ -138,10 +138,11 @@ def test_report_holds_what_was_promised(eval_artifact: Artifact) -> None:
     assert memory["saved_bytes"] == sum(row["bytes"] for row in memory["saved"])
     assert memory["arena_bytes"] >= memory["saved_bytes"]
     rows = {row["name"]: row for row in report["layers"]}
-    last = rows["layer4.1.conv2"]  # 64 channels on 1x1, batch 4: a patch is the whole map
+    last = rows["layer4.1.conv2"]  # 64 channels on 2x2, batch 4: one patch is the whole map
     assert (last["filtered"], last["r"]) == (True, 2)
-    assert last["kept_bytes"]["exact"] == last["kept_bytes"]["filtered"] == 4 * 64 * 4
-    assert last["flops"]["exact"]["forward"] == 2 * 4 * 64 * 64 * 9
+    assert last["kept_bytes"]["exact"] == 4 * 64 * 2 * 2 * 4
+    assert last["kept_bytes"]["filtered"] == 4 * 64 * 4
+    assert last["flops"]["exact"]["forward"] == 2 * (4 * 2 * 2) * 64 * 64 * 9
     assert not rows["conv1"]["filtered"]
     page = (eval_artifact.folder / "report.md").read_text()
     for name in step.filtered_layers:

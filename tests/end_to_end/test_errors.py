@@ -210,12 +210,12 @@ def with_value(array: np.ndarray, index: tuple[int, ...], value: float) -> np.nd
     return changed
 
 
-IMAGES, LABELS = (tensor.numpy() for tensor in random_batch((4, 3, 32, 32), seed=0))
-SHAPE_TEXT = "expected (N, 3, 32, 32) with N at most 4; reshape it, or recompile for this shape"
+IMAGES, LABELS = (tensor.numpy() for tensor in random_batch((4, 3, 64, 64), seed=0))
+SHAPE_TEXT = "expected (N, 3, 64, 64) with N at most 4; reshape it, or recompile for this shape"
 BATCH_ERRORS: list[tuple[np.ndarray, np.ndarray, str]] = [
-    (IMAGES[:, :, :16], LABELS, f"x has shape (4, 3, 16, 32), {SHAPE_TEXT}"),
-    (IMAGES[0], LABELS, f"x has shape (3, 32, 32), {SHAPE_TEXT}"),
-    (IMAGES.transpose(0, 2, 3, 1), LABELS, f"x has shape (4, 32, 32, 3), {SHAPE_TEXT}"),
+    (IMAGES[:, :, :16], LABELS, f"x has shape (4, 3, 16, 64), {SHAPE_TEXT}"),
+    (IMAGES[0], LABELS, f"x has shape (3, 64, 64), {SHAPE_TEXT}"),
+    (IMAGES.transpose(0, 2, 3, 1), LABELS, f"x has shape (4, 64, 64, 3), {SHAPE_TEXT}"),
     (
         np.repeat(IMAGES, 2, axis=0),
         LABELS,
