@@ -12,7 +12,7 @@ EXACT_GRADIENT = 1e-4  # float32 on both sides, through a whole network; measure
 LOSS = 1e-5  # one forward pass in float32 on both sides; measured 2e-7
 LOSS_OVER_TRAINING = 1e-3  # the bound: rounding differences feed back through 20 updates
 LOGITS = 1e-4  # the bound for predict against PyTorch with the trained weights
-RUNNING_STATISTICS = 1e-4  # moved by 20 updates of weights that drift apart as the losses do; measured 1e-6
+RUNNING_STATISTICS = 1e-4  # 20 updates later; PyTorch in float32 lies 1e-6 from float64 there, more once a ReLU flips
 
 
 def relative_error(found: Any, expected: Any) -> float:

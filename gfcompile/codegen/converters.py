@@ -99,6 +99,12 @@ def _max_pool2d(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.max_pool2d_with_indices, to.env[x], *geometry, size)
 
 
+def _max_pool2d_values(node: fx.Node, to: Importer) -> relax.Var:
+    x, kernel, stride, padding, dilation, _ = node.args
+    geometry = (_pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
+    return _emit(to, kernels.max_pool2d, to.env[x], *geometry, _pair(shape_of(node)[1:3]))
+
+
 def _max_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
     gy, index, size, kernel, stride, padding, dilation = node.args
     geometry = (_pair(size), _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
@@ -177,6 +183,7 @@ CONVERTERS: dict[str, Converter] = {
     "patch_mean.default": _patch_mean,
     "patch_broadcast.default": _patch_broadcast,
     "max_pool2d_nhwc.default": _max_pool2d,
+    "max_pool2d_values_nhwc.default": _max_pool2d_values,
     "max_pool2d_backward_nhwc.default": _max_pool2d_backward,
     "avg_pool2d_nhwc.default": _avg_pool2d,
     "avg_pool2d_backward_nhwc.default": _avg_pool2d_backward,

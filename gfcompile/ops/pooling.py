@@ -29,6 +29,22 @@ def _(
     return x.new_empty(shape), index.new_empty(shape)
 
 
+@custom_op("gf::max_pool2d_values_nhwc", mutates_args=())
+def max_pool2d_values_nhwc(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> Tensor:
+    """Max pooling alone."""
+    return from_nchw(torch.max_pool2d(to_nchw(x), kernel, stride, padding, dilation, ceil_mode))
+
+
+@max_pool2d_values_nhwc.register_fake
+def _(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
+) -> Tensor:
+    y, _ = aten.max_pool2d_with_indices(x.permute(0, 3, 1, 2), kernel, stride, padding, dilation, ceil_mode)
+    return x.new_empty((y.shape[0], y.shape[2], y.shape[3], y.shape[1]))
+
+
 @custom_op("gf::max_pool2d_backward_nhwc", mutates_args=())
 def max_pool2d_backward_nhwc(
     gy: Tensor,

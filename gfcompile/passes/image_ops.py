@@ -149,8 +149,12 @@ def _max_pool(to: Relayout, node: fx.Node) -> bool:
     if len(shape_of(x)) != 4:
         return False
     geometry = (_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
+    results = results_of(node)
+    if 1 not in results:  # a frozen pool: nobody asks where the maxima were
+        to.image[results[0]] = to.emit(gf.max_pool2d_values_nhwc.default, to.as_image(x), *geometry, ceil_mode)
+        return True
     pooled = to.emit(gf.max_pool2d_nhwc.default, to.as_image(x), *geometry, ceil_mode)
-    for index, result in results_of(node).items():
+    for index, result in results.items():
         to.image[result] = to.emit(operator.getitem, pooled, index)
     return True
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from gfcompile.codegen.arena import ALIGNMENT, Placement, plan_arena
 from gfcompile.codegen.program import Buffer, Call, Program, _ordered, in_place_inputs
 from gfcompile.step import Role, Value
-from tests.codegen.test_program import PROGRAMS, analysed, programs, real_program
+from tests.codegen.test_program import PROGRAMS, analysed, programs, real_program, state_buffer
 
 
 class Memory:
@@ -89,14 +89,14 @@ def test_no_two_live_buffers_of_a_real_program_overlap(model, name):
                 assert placement.offsets[low] + program.buffers[low].bytes <= placement.offsets[high]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(programs())
 def test_made_up_programs(program):
     program.calls = _ordered(program)
     assert_placement(program)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(programs())
 def test_updates_happen_in_place_and_nowhere_else(program):
     program.calls = _ordered(program)
@@ -135,7 +135,7 @@ def test_the_player_notices_an_overlap():
     """A test of the test: two live buffers at one place, and an update before its last reader."""
     with pytest.raises(AssertionError, match="overwrites its own operands"):
         play(chain(64, 64), Placement({1: 0, 2: 0}, {}, 64))
-    buffers = [Buffer("w", (4,), "float32", Value(Role.PARAMETER, "w")), *(Buffer(f"t{i}", (4,), "float32") for i in (1, 2))]
+    buffers = [state_buffer("w", 4), *(Buffer(f"t{i}", (4,), "float32") for i in (1, 2))]
     calls = [Call("sgd_update_plain", (0, 0), (1,)), Call("work", (0,), (2,))]
     early = Program("train", buffers, calls, [1], [Value(Role.PARAMETER, "w")], {})
     with pytest.raises(AssertionError, match="finds an input overwritten"):

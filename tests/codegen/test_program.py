@@ -60,7 +60,8 @@ def test_every_parameter_of_a_training_program_is_updated_in_place(model):
     }
     trained = analysed(model).plan.trained_parameters
     assert {value.name for value in updated if value.role is Role.PARAMETER} == trained
-    assert {value.name for value in updated if value.role is Role.MOMENTUM} == (trained if MODELS[model].momentum else set())
+    with_momentum = trained if MODELS[model].momentum else set()
+    assert {value.name for value in updated if value.role is Role.MOMENTUM} == with_momentum
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -80,31 +81,36 @@ def test_saved_buffers_cross_the_loss(model):
     assert program.saved()
 
 
+def state_buffer(name: str, size: int) -> Buffer:
+    return Buffer(name, (size,), "float32", Value(Role.PARAMETER, name))
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Random calls over state and temporaries, with updates of some of the state thrown in wherever they are written."""
+    """Random calls over state and temporaries; updates of some of the state wherever the draw puts them."""
     count = draw(st.integers(1, 4))
-    buffers = [Buffer(f"w{i}", (16 * draw(st.integers(1, 9)),), "float32", Value(Role.PARAMETER, f"w{i}")) for i in range(count)]
-    calls: list[Call] = []
-    updates = {draw(st.integers(0, 14)): state for state in range(count)}
-    results = []
-    for position in range(15):
-        state = updates.get(position)
-        readable = [index for index in range(len(buffers)) if index not in results]
-        inputs = tuple(draw(st.lists(st.sampled_from(readable), min_size=1, max_size=3)))
+    buffers = [state_buffer(f"w{i}", 16 * draw(st.integers(1, 9))) for i in range(count)]
+    updates = {draw(st.integers(1, 10)): state for state in range(count)}
+    calls, temporaries, results, values = [], [], [], []
+    for position in range(11):
+        state, new = updates.get(position), len(buffers)
         if state is None:
-            made = [Buffer(f"t{position}", (draw(st.integers(1, 90)),), "float32") for _ in range(draw(st.integers(1, 2)))]
-            calls.append(Call("work", inputs, tuple(range(len(buffers), len(buffers) + len(made)))))
+            readable = [*range(count), *temporaries]
+            inputs = draw(st.lists(st.sampled_from(readable), min_size=1, max_size=3))
+            sizes = draw(st.lists(st.integers(1, 90), min_size=1, max_size=2))
+            outputs = range(new, new + len(sizes))
+            calls.append(Call("work", tuple(inputs), tuple(outputs)))
+            buffers += [Buffer(f"t{index}", (size,), "float32") for index, size in zip(outputs, sizes, strict=True)]
+            temporaries += outputs
         else:
-            made = [Buffer(f"new{state}", buffers[state].shape, "float32")]
-            calls.append(Call("sgd_update_plain3", (state, *inputs[:1]), (len(buffers),)))
-            results.append(len(buffers))
-        buffers += made
-    values = [Value(Role.PARAMETER, f"w{state}") for state in sorted(updates.values())]
+            calls.append(Call("sgd_update_plain3", (state, draw(st.sampled_from(temporaries))), (new,)))
+            buffers.append(Buffer(f"new{state}", buffers[state].shape, "float32"))
+            results.append(new)
+            values.append(Value(Role.PARAMETER, f"w{state}"))
     return Program("train", buffers, calls, results, values, {})
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(programs())
 def test_order_of_made_up_programs(program):
     calls = list(program.calls)
@@ -113,7 +119,7 @@ def test_order_of_made_up_programs(program):
     assert sorted(map(repr, program.calls)) == sorted(map(repr, calls)), "every call, once"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(programs())
 def test_an_order_that_is_right_stays(program):
     program.calls = _ordered(program)
@@ -121,7 +127,7 @@ def test_an_order_that_is_right_stays(program):
 
 
 def state_program(calls: list[Call]) -> Program:
-    buffers = [Buffer("w", (4,), "float32", Value(Role.PARAMETER, "w")), *(Buffer(f"t{i}", (4,), "float32") for i in range(4))]
+    buffers = [state_buffer("w", 4), *(Buffer(f"t{i}", (4,), "float32") for i in range(4))]
     return Program("train", buffers, calls, [], [], {})
 
 
@@ -139,7 +145,7 @@ def test_an_update_whose_result_is_needed_by_a_reader_of_the_old_value_is_our_bu
 
 @pytest.mark.parametrize("role", list(Role))
 def test_only_state_is_overwritten(role):
-    buffers = [Buffer("a", (4,), "float32", Value(role, "a")), Buffer("g", (4,), "float32"), Buffer("o", (4,), "float32")]
+    buffers = [Buffer("a", (4,), "float32", Value(role, "a")), *(Buffer(name, (4,), "float32") for name in "go")]
     expected = (0,) if role in STATE else ()
     assert in_place_inputs(Call("sgd_update_plain12", (0, 1), (2,)), buffers) == expected
     assert in_place_inputs(Call("fused_sgd_update_plain", (0, 1), (2,)), buffers) == ()

@@ -49,7 +49,7 @@ PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"layers": 0}, "--layers 0: must be 1 or more"),
     (
         {"layers": 999},
-        "--layers 999: the model has 3 convolutions that count (shortcut projections and the head do not);"
+        "--layers 999: the model has 3 convolutions that count (shortcut projections do not);"
         " use --layers 3 or less",
     ),
     ({"train": "nope"}, "--train nope: no layer has that name; `gfcompile inspect MODEL` lists them"),

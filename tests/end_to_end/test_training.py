@@ -22,7 +22,8 @@ from tests.tolerances import LOGITS, LOSS_OVER_TRAINING, RUNNING_STATISTICS, ass
 
 pytestmark = pytest.mark.slow
 
-STEPS, LR = 20, 0.02
+STEPS = 20
+LR = 0.005  # at 0.02, PyTorch in float32 and in float64 drift 8e-4 apart: a flipped ReLU6 is enough
 SHAPE = (8, 3, 64, 64)
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(CLASSES, width=16),

@@ -14,6 +14,7 @@ from gfcompile.codegen.kernels.pool import (
     adaptive_avg_pool2d_backward,
     avg_pool2d,
     avg_pool2d_backward,
+    max_pool2d,
     max_pool2d_backward,
     max_pool2d_with_indices,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
+    "max_pool2d",
     "max_pool2d_backward",
     "max_pool2d_with_indices",
     "patch_broadcast",

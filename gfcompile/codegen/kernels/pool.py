@@ -9,6 +9,22 @@ from gfcompile.codegen.kernels.stage import Pair
 _NO_INDEX = 2**31 - 1
 
 
+def max_pool2d(x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair) -> te.Tensor:
+    """x [N,H,W,C] -> [N,OH,OW,C]."""
+    n, _, _, c = (int(d) for d in x.shape)
+    window = _Window(x, kernel, stride, padding, dilation, out_hw)
+    ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
+
+    def largest(b: Any, i: Any, j: Any, ch: Any) -> Any:
+        row, col, inside = window.at(i, j, ry, rx)
+        load = x[b, row, col, ch]
+        if inside is not None:
+            load = tirx.if_then_else(inside, load, tirx.min_value(x.dtype))
+        return te.max(load, axis=[ry, rx])
+
+    return te.compute((n, *out_hw, c), largest, name="max_pool")
+
+
 def max_pool2d_with_indices(
     x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair
 ) -> tuple[te.Tensor, te.Tensor]:
@@ -16,38 +32,38 @@ def max_pool2d_with_indices(
 
     The first maximum in row order wins, as in PyTorch: a second reduction takes the least position that holds it.
     """
-    n, h, w, c = (int(d) for d in x.shape)
-
-    def window(i: Any, j: Any, ry: Any, rx: Any) -> Any:
-        row, col = i * stride[0] - padding[0] + ry * dilation[0], j * stride[1] - padding[1] + rx * dilation[1]
-        last_row = (out_hw[0] - 1) * stride[0] - padding[0] + (kernel[0] - 1) * dilation[0]
-        last_col = (out_hw[1] - 1) * stride[1] - padding[1] + (kernel[1] - 1) * dilation[1]
-        inside = [row >= 0] * (padding[0] > 0) + [col >= 0] * (padding[1] > 0)
-        inside += [row < h] * (last_row >= h) + [col < w] * (last_col >= w)
-        return row, col, tirx.all(*inside) if inside else None
-
-    ry, rx = te.reduce_axis((0, kernel[0]), "ry"), te.reduce_axis((0, kernel[1]), "rx")
-
-    def largest(b: Any, i: Any, j: Any, ch: Any) -> Any:
-        row, col, inside = window(i, j, ry, rx)
-        load = x[b, row, col, ch]
-        if inside is not None:
-            load = tirx.if_then_else(inside, load, tirx.min_value(x.dtype))
-        return te.max(load, axis=[ry, rx])
-
-    values = te.compute((n, *out_hw, c), largest, name="max_pool")
+    values = max_pool2d(x, kernel, stride, padding, dilation, out_hw)
+    window = _Window(x, kernel, stride, padding, dilation, out_hw)
     ay, ax = te.reduce_axis((0, kernel[0]), "ay"), te.reduce_axis((0, kernel[1]), "ax")
 
     def position(b: Any, i: Any, j: Any, ch: Any) -> Any:
-        row, col, inside = window(i, j, ay, ax)
-        wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], row * w + col, _NO_INDEX)
+        row, col, inside = window.at(i, j, ay, ax)
+        wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], row * int(x.shape[2]) + col, _NO_INDEX)
         if inside is not None:
             wins = tirx.if_then_else(inside, wins, _NO_INDEX)
         return te.min(wins, axis=[ay, ax])
 
-    flat = te.compute((n, *out_hw, c), position, name="max_pool_position")
+    flat = te.compute(values.shape, position, name="max_pool_position")
     indices = te.compute(flat.shape, lambda *at: flat[at].astype("int64"), name="max_pool_indices")
     return values, indices
+
+
+class _Window:
+    """Where the taps of a pooling window lie, and whether that is inside the image (None where it always is)."""
+
+    def __init__(self, x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair) -> None:
+        self.size = int(x.shape[1]), int(x.shape[2])
+        self.kernel, self.stride, self.padding, self.dilation, self.out_hw = kernel, stride, padding, dilation, out_hw
+
+    def at(self, i: Any, j: Any, ry: Any, rx: Any) -> tuple[Any, Any, Any]:
+        places, inside = [], []
+        for axis, (out, tap) in enumerate(((i, ry), (j, rx))):
+            stride, padding, dilation = self.stride[axis], self.padding[axis], self.dilation[axis]
+            place = out * stride - padding + tap * dilation
+            last = (self.out_hw[axis] - 1) * stride - padding + (self.kernel[axis] - 1) * dilation
+            inside += [place >= 0] * (padding > 0) + [place < self.size[axis]] * (last >= self.size[axis])
+            places.append(place)
+        return places[0], places[1], tirx.all(*inside) if inside else None
 
 
 def max_pool2d_backward(
