@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +17,7 @@ from gfcompile.codegen.state import StateTable
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
+from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Layer, Plan, Request, make_plan
 from gfcompile.step import Refusal, Step
@@ -79,6 +78,7 @@ class Analysis:
 def make_survey(job: Job) -> list[Layer]:
     """The model's layers in order of execution."""
     module = working_copy(job.module)
+    run_once(module, job.example)
     return survey(trace_forward(module, job.example), [name for name, _ in module.named_parameters()])
 
 
@@ -90,12 +90,11 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
         )
     module = working_copy(job.module)
     progress("tracing the forward pass")
+    output = run_once(module, job.example)
     forward = trace_forward(module, job.example)
     layers = survey(forward, [name for name, _ in module.named_parameters()])
     plan = make_plan(layers, job.request)
     original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-    with torch.no_grad():
-        output = copy.deepcopy(module)(job.example)
     progress("tracing the backward pass")
     traced = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())

@@ -115,6 +115,10 @@ def why_reference_refuses(geometry: ConvGeometry, r: int) -> str | None:
         ceil(o / r) * r * s < i for o, s, i in zip(geometry.out_size, geometry.stride, geometry.in_size, strict=True)
     ):
         return "the reference formulas have no window for input rows beyond the output's patches ('valid' padding)"
+    for axis in (0, 1):
+        windows, size = reference_input_windows(geometry, axis, r), geometry.in_size[axis]
+        if (size - 2 * windows.origin) // windows.pitch != windows.count:
+            return "the reference formulas cut the input into more patches than the output here"
     if geometry.dilation[0] != geometry.dilation[1] and max(geometry.dilation) >= r:
         return f"the reference formulas know one dilation for both axes, not {geometry.dilation}"
     if reference_mix_dilation(geometry, r) and geometry.kernel != (3, 3):

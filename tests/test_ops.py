@@ -53,6 +53,7 @@ EXAMPLES = {
     "channel_mix_nhwc": (values(2, 3, 2, 4), pack(values(*DEPTHWISE), 4), DEPTHWISE, 4, [0, 0]),
     "channel_mix_weight_nhwc": (values(2, 3, 2, 6), values(2, 3, 2, 4), GROUPED, 2),
     "max_pool2d_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),
+    "max_pool2d_values_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),
     "max_pool2d_backward_nhwc": (
         (values(2, 3, 3, 3), indices(values(2, 6, 6, 3)), [6, 6], TWO, TWO, [0, 0], ONE)
     ),
@@ -176,6 +177,8 @@ def test_max_pooling_equals_pytorch(ceil_mode):
     (gx,) = torch.autograd.grad(y, x, gy)
     pooled, index = gf.max_pool2d_nhwc(last(x.detach()), [3, 3], TWO, ONE, ONE, ceil_mode)
     torch.testing.assert_close(pooled, last(y.detach()))
+    alone = gf.max_pool2d_values_nhwc(last(x.detach()), [3, 3], TWO, ONE, ONE, ceil_mode)
+    torch.testing.assert_close(alone, pooled)
     spread = gf.max_pool2d_backward_nhwc(last(gy), index, [7, 6], [3, 3], TWO, ONE, ONE)
     torch.testing.assert_close(spread, last(gx))
 

@@ -79,7 +79,7 @@ def test_shapes_bias_and_equal_taps(geo: Geometry, seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["unbiased", "reference"])
-@pytest.mark.parametrize("groups, channels", [(1, (3, 4)), (4, (4, 4))])
+@pytest.mark.parametrize(("groups", "channels"), [(1, (3, 4)), (4, (4, 4))])
 def test_pointwise_without_filtering_is_exact(mode: str, groups: int, channels: tuple[int, int]) -> None:
     in_channels, out_channels = channels
     geo = geometry(
@@ -91,7 +91,7 @@ def test_pointwise_without_filtering_is_exact(mode: str, groups: int, channels: 
 
 
 @pytest.mark.parametrize(
-    "kernel, dilation", [((3, 3), (1, 1)), ((5, 3), (1, 2)), ((2, 4), (1, 1)), ((2, 3), (3, 4)), ((1, 7), (1, 1))]
+    ("kernel", "dilation"), [((3, 3), (1, 1)), ((5, 3), (1, 2)), ((2, 4), (1, 1)), ((2, 3), (3, 4)), ((1, 7), (1, 1))]
 )
 @pytest.mark.parametrize("padded", [True, False])
 def test_gx_without_filtering_is_exact_inside_the_windows(kernel, dilation, padded: bool) -> None:
@@ -177,7 +177,7 @@ def test_a_worked_example() -> None:
 
 
 @pytest.mark.parametrize(
-    "geo, reason",
+    ("geo", "reason"),
     [
         (geometry(groups=2, in_channels=4, out_channels=4), "groups=2 is neither 1 nor depthwise"),
         (geometry(groups=3, in_channels=3, out_channels=6), "groups=3 is neither 1 nor depthwise"),

@@ -39,5 +39,6 @@ def link_library(driver: Path, objects: list[Path], library: Path, target: Targe
     except FileNotFoundError as error:
         raise UserError(f"target '{target.name}': '{target.link[0]}' is not installed; install a C compiler") from error
     if done.returncode != 0:
-        reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-300:])
+        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line), (said or [f"exit code {done.returncode}"])[-1])
         raise UserError(f"target '{target.name}': '{target.link[0]}' could not link the step ({reason})")

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.export.experimental
@@ -14,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gfcompile.errors import UserError
+from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
 from gfcompile.step import Role, Step, Value
@@ -43,11 +45,29 @@ def working_copy(module: nn.Module) -> nn.Module:
     return duplicate.eval() if not isinstance(duplicate, torch.fx.GraphModule) else duplicate
 
 
+def run_once(module: nn.Module, x: Tensor) -> Any:
+    """The model's output, or its own complaint as the user's error."""
+    shape = "x".join(str(size) for size in x.shape)
+    try:
+        with torch.no_grad():
+            return copy.deepcopy(module)(x)
+    except Exception as error:
+        raise UserError(
+            f"model: cannot run on one input of {shape} ({one_line(error)}); "
+            "give a model with one image input, and its shape with --input"
+        ) from error
+
+
 def trace_forward(module: nn.Module, x: Tensor) -> ExportedProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
-    with _quiet(), torch.no_grad():
-        program = torch.export.export(module, (x,), strict=False)
-        return program.run_decompositions()
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.export.export(module, (x,), strict=False)
+            return program.run_decompositions()
+    except RuntimeError as error:  # what torch.export raises for models it cannot follow
+        raise UserError(
+            f"model: torch.export cannot trace it ({one_line(error)}); remove Python branches that depend on values"
+        ) from error
 
 
 def forward_step(program: ExportedProgram, plan: Plan, updated_buffers: frozenset[str]) -> Step:

@@ -61,8 +61,6 @@ def load(path: str | os.PathLike[str], state: State, frozen_key: str) -> tuple[M
         raise StepError(f"{where}: its content does not match its checksum; use another copy")
     if words.get("compatible") != compatible_key(state):
         raise StepError(f"{where}: made by a step that trains other parameters; compile the same plan, or train anew")
-    if words.get("frozen") != frozen_key:
-        raise StepError(f"{where}: made over other frozen weights; compile the model it was trained from")
     wanted = {f"{role}/{name}": entry for role, name, entry in state.items(*ROLES)}
     for name in sorted(wanted.keys() ^ file.tensors.keys()):
         what = "has no" if name in wanted else "has an unexpected"
@@ -74,6 +72,8 @@ def load(path: str | os.PathLike[str], state: State, frozen_key: str) -> tuple[M
                 f"{where}: tensor '{name}' is {found.dtype} {found.shape},"
                 f" expected {entry['dtype']} {tuple(entry['shape'])}; compile the same plan"
             )
+    if words.get("frozen") != frozen_key:
+        raise StepError(f"{where}: made over other frozen weights; compile the model it was trained from")
     try:
         steps, lr = int(words["steps"]), float(words["lr"])
     except (KeyError, ValueError) as error:

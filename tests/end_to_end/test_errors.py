@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +111,18 @@ def test_a_model_of_two_inputs(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.conv(x + y)
 
-    text = compile_error(tmp_path / "net_step", Two())
-    assert "missing 1 required positional argument: 'y'" in text
+    Two.__qualname__ = "Two"
+    Two.forward.__qualname__ = "Two.forward"
+    assert compile_error(tmp_path / "net_step", Two()) == (
+        "model: cannot run on one input of 2x3x16x16 (TypeError: Two.forward() missing 1 required positional "
+        "argument: 'y'); give a model with one image input, and its shape with --input"
+    )
 
 
 def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=torch.zeros(2, 4, 16, 16))
-    assert "expected input[2, 4, 16, 16] to have 3 channels, but got 4 channels instead" in text
+    assert text.startswith("model: cannot run on one input of 2x4x16x16 (RuntimeError: Given groups=1, weight of size")
+    assert text.endswith("; give a model with one image input, and its shape with --input")
 
 
 def test_a_folder_under_a_file(tmp_path: Path) -> None:
@@ -128,14 +132,6 @@ def test_a_folder_under_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    out = tmp_path / "net_step"
-    assert compile_error(out) == f"--out {out}: cannot write there (Permission denied); choose another folder"
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files")
 def test_a_file_system_that_takes_no_files() -> None:
     out = Path("/proc/net_step")
     with pytest.raises(UserError) as caught:
@@ -175,7 +171,7 @@ def write_target(path: Path, link: str) -> str:
     ("link", "text"),
     [
         ("no-such-cc", "target 'board': 'no-such-cc' is not installed; install a C compiler"),
-        ("false", "target 'board': 'false' could not link the step ()"),
+        ("false", "target 'board': 'false' could not link the step (exit code 1)"),
     ],
 )
 def test_a_failure_after_the_kernels(

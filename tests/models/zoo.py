@@ -133,7 +133,7 @@ def dilated() -> nn.Module:
 
 
 class Regression(nn.Module):
-    """Two real outputs for a squared loss: leaky ReLU and hardswish, an even and a rectangular kernel, average pooling."""
+    """Two real outputs, squared loss: leaky ReLU, hardswish, an even and a rectangular kernel, average pooling."""
 
     def __init__(self) -> None:
         super().__init__()

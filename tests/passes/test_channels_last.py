@@ -94,12 +94,12 @@ def test_a_weight_that_two_geometries_share_stays_plain():
     assert step.layouts == {}
 
 
-def test_transposed_convolutions_keep_their_layout():
+def test_transposed_convolutions_are_packed_like_the_ordinary_ones_they_reverse():
     model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ConvTranspose2d(2, 3, 3), nn.Flatten(), nn.Linear(75, 2))
     step = applied(traced(model, (2, 2, 5, 5), Request(layers=2)), *BEFORE)
     before = numbers(step)
     assert_same_numbers(before, numbers(ChannelsLast().run(step)))
-    assert set(step.layouts) == {"0.weight"}
+    assert set(step.layouts) == {"0.weight", "1.weight"}
 
 
 def test_state_is_packed_on_both_sides():
