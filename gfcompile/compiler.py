@@ -79,7 +79,7 @@ def make_survey(job: Job) -> list[Layer]:
     """The model's layers in order of execution."""
     module = working_copy(job.module)
     run_once(module, job.example)
-    return survey(trace_forward(module, job.example), [name for name, _ in module.named_parameters()])
+    return survey(trace_forward(module, job.example), _parameter_names(module))
 
 
 def analyse(job: Job, observe: Observer | None = None, progress: Progress = lambda _: None) -> Analysis:
@@ -92,8 +92,9 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
     progress("tracing the forward pass")
     output = run_once(module, job.example)
     forward = trace_forward(module, job.example)
-    layers = survey(forward, [name for name, _ in module.named_parameters()])
+    layers = survey(forward, _parameter_names(module))
     plan = make_plan(layers, job.request)
+    _check_sharing(module, plan)
     original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     progress("tracing the backward pass")
     traced = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
@@ -114,6 +115,22 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
             state.add(name, step)
     exact_program = programs.pop("exact").program
     return Analysis(job, layers, plan, steps, programs, state, exact_program, original, tuple(output.shape))
+
+
+def _parameter_names(module: nn.Module) -> list[str]:
+    """Every name of every parameter: a shared one has several, as in its state_dict."""
+    return [name for name, _ in module.named_parameters(remove_duplicate=False)]
+
+
+def _check_sharing(module: nn.Module, plan: Plan) -> None:
+    names: dict[Tensor, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        first = names.setdefault(parameter, name)
+        if first != name and plan.trained_parameters & {first, name}:
+            raise UserError(
+                f"model: '{name}' is the same tensor as '{first}'; shared weights cannot be trained in this version, "
+                "leave these layers frozen"
+            )
 
 
 def _duplicate(step: Step, plan: Plan) -> Step:

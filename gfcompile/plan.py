@@ -111,6 +111,10 @@ def _last(counted: Sequence[Layer], head: Sequence[Layer], request: Request) -> 
     if request.layers is None and request.train:
         return {}
     wanted = len(counted) if request.layers is None else request.layers
+    if not counted and wanted:
+        raise UserError(
+            f"--layers {wanted}: the model has no convolutions that count; name layers with --train PATTERN"
+        )
     if wanted > len(counted):
         raise UserError(
             f"--layers {wanted}: the model has {len(counted)} convolutions that count "

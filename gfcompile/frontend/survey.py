@@ -91,20 +91,25 @@ def _conv_above(node: fx.Node) -> fx.Node | None:
     while node.op == "call_function":
         if node.target is CONVOLUTION:
             return node
-        if "batch_norm" not in str(node.target) and "getitem" not in str(node.target):
+        if "_norm" not in str(node.target) and "getitem" not in str(node.target):
             return None
         node = node.all_input_nodes[0]
     return None
 
 
 def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:
-    """Fewest convolutions on a way from `conv`'s input to `start` past `conv`, no resampling between; 0 for no way."""
-    source = conv.all_input_nodes[0]
+    """Fewest convolutions on a way from `conv`'s fork to `start` past `conv`, no resampling between; 0 for no way."""
+    forks = _values_above(conv)
     best: dict[fx.Node, int] = {start: 0}
     stack = [start]
     while stack:
         node = stack.pop()
-        if node in (source, conv) or node.op != "call_function" or any(word in str(node.target) for word in RESAMPLERS):
+        if (
+            node in forks
+            or node is conv
+            or node.op != "call_function"
+            or any(word in str(node.target) for word in RESAMPLERS)
+        ):
             continue
         cost = best[node] + (node.target is CONVOLUTION)
         inputs = node.all_input_nodes[:1] if node.target is CONVOLUTION else node.all_input_nodes
@@ -112,4 +117,14 @@ def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:
             if cost < best.get(arg, 1 << 30):
                 best[arg] = cost
                 stack.append(arg)
-    return best.get(source, 0)
+    return min((best[fork] for fork in forks if fork in best), default=0)
+
+
+def _values_above(conv: fx.Node) -> set[fx.Node]:
+    """The convolution's input, and what it was pooled from (a projection behind an average pool forks above it)."""
+    value = conv.all_input_nodes[0]
+    found = {value}
+    while value.op == "call_function" and "pool" in str(value.target):
+        value = value.all_input_nodes[0]
+        found.add(value)
+    return found

@@ -35,9 +35,10 @@ class ChannelsLast:
 
     def run(self, step: Step) -> Step:
         start = time.perf_counter()
+        known = set(step.layouts)
         rebuilt = Relayout(step)
         step.body = rebuilt.build()
-        step.log.append(Event(self.name, sorted(step.layouts), [], time.perf_counter() - start))
+        step.log.append(Event(self.name, sorted(step.layouts.keys() - known), [], time.perf_counter() - start))
         check(step, self.name)
         return step
 

@@ -32,7 +32,7 @@ class Hoist(Pass):
         boundary = position[loss]
         backward = {node for node in nodes if position[node] > boundary}
         for node in nodes:
-            if node.target is gf.patch_sum.default and _place(node, position).next is not node:
+            if node.target is gf.patch_sum.default and not _is_hoisted(node, _place(node, position)):
                 yield node
         yield from _masks(nodes, backward)
 
@@ -79,6 +79,14 @@ def _is_mask(node: fx.Node) -> bool:
     value = node.meta.get("val")
     is_boolean = isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() > 1
     return bool(is_boolean and node.all_input_nodes and torch.Tag.pointwise in getattr(node.target, "tags", ()))
+
+
+def _is_hoisted(node: fx.Node, place: fx.Node) -> bool:
+    """Right behind its producer, other hoisted nodes between them aside."""
+    before = node.prev
+    while before is not place and (before.target in (gf.patch_sum.default, SCALE) or _is_mask(before)):
+        before = before.prev
+    return before is place
 
 
 def _place(node: fx.Node, position: dict[fx.Node, int]) -> fx.Node:

@@ -74,6 +74,8 @@ def _getitem(to: Relayout, node: fx.Node) -> bool:
 
 def _patch(to: Relayout, node: fx.Node) -> bool:
     value, *windows = node.args
+    if node.kwargs.get("channels_last"):
+        return False
     to.image[node] = to.emit(node.target, to.as_image(value), *windows, channels_last=True)
     return True
 

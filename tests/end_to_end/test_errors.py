@@ -125,6 +125,15 @@ def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     assert text.endswith("; give a model with one image input, and its shape with --input")
 
 
+def test_training_shared_weights(tmp_path: Path) -> None:
+    conv = torch.nn.Conv2d(3, 3, 3, padding=1)
+    shared = torch.nn.Sequential(conv, torch.nn.ReLU(), conv)
+    assert compile_error(tmp_path / "net_step", shared) == (
+        "model: '2.weight' is the same tensor as '0.weight'; shared weights cannot be trained in this version, "
+        "leave these layers frozen"
+    )
+
+
 def test_a_folder_under_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "net_step"

@@ -96,7 +96,6 @@ def test_second_run():
     assert_second_run_changes_nothing(Hoist(), network_step(*BEFORE, Hoist()))
 
 
-@pytest.mark.xfail(reason="two sums of one source swap places at every run: find wants each right behind the source")
 def test_second_run_with_two_sums_of_one_source():
     assert_second_run_changes_nothing(Hoist(), Hoist().run(fork_step()))
 
