@@ -6,7 +6,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
-PYTEST_FLAGS ?=
+# the suite mostly compiles: one worker a core of a small machine
+PYTEST_FLAGS ?= -n 2
 
 .PHONY: help setup demo test test-fast lint bench golden clean
 
@@ -39,7 +40,7 @@ bench: $(STAMP)  ## time the compiled step against its peers
 	$(PY) benchmarks/step_time.py
 
 golden: $(STAMP)  ## rewrite the golden files; review the diff like code
-	$(PY) -m pytest tests --update-golden $(PYTEST_FLAGS)
+	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)
 
 clean:  ## remove what the other targets wrote, .venv included
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

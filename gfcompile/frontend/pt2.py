@@ -95,7 +95,7 @@ def _screen_pickle(path: str, record: str, content: bytes) -> None:
     try:
         if content:
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError):
+    except (pickle.UnpicklingError, RuntimeError, LookupError, ValueError, EOFError):  # what garbage leads torch to
         refuse_without_trust(path, f"holds something other than tensors in '{record}'")
 
 

@@ -15,6 +15,7 @@ from tests.frontend.model_files import GARBAGE, Calls, assert_same_function, sma
 
 
 def export(path, module=None, **options) -> None:
+    torch.manual_seed(0)
     module = small_net().eval() if module is None else module
     torch.export.save(torch.export.export(module, (torch.randn(2, 3, 8, 8),), **options), path)
 

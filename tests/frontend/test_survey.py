@@ -13,7 +13,8 @@ from tests.models.zoo import INPUTS, ZOO
 
 def surveyed(model: nn.Module, *shape: int):
     model.eval()
-    return survey(trace_forward(model, torch.zeros(shape)), [name for name, _ in model.named_parameters(remove_duplicate=False)])
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    return survey(trace_forward(model, torch.zeros(shape)), names)
 
 
 def shortcuts(model: nn.Module, *shape: int) -> list[str]:
@@ -158,10 +159,9 @@ def test_order_is_that_of_execution_and_every_parameter_has_one_layer():
     assert layers[1].parameters == ("norm.weight", "norm.bias")
 
 
-def test_a_module_at_two_places_is_seen_at_both():
+def test_a_module_at_two_places_is_one_layer():
     conv = nn.Conv2d(2, 2, 3, padding=1)
-    layers = surveyed(nn.Sequential(conv, nn.ReLU(), conv), 1, 2, 5, 5)
-    assert [layer.name for layer in layers] == ["0", "2"]
+    assert len(surveyed(nn.Sequential(conv, nn.ReLU(), conv), 1, 2, 5, 5)) == 1
 
 
 @pytest.mark.parametrize("name", ZOO)
