@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import shutil
 import tempfile
@@ -179,7 +178,7 @@ def _state_entry(entry: StateEntry) -> dict[str, Any]:
 
 
 def _layout(layout: WeightLayout | None) -> dict[str, list[int]] | None:
-    if layout is None or math.prod(layout.logical_shape) == 0:
+    if layout is None:
         return None
     return {"shape": list(layout.split_shape), "permute": list(layout.order)}
 
