@@ -36,6 +36,20 @@ class Request:
     batchnorm: str = "eval"
     compat: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.layers is not None and self.layers < 1:
+            raise UserError(f"--layers {self.layers}: must be 1 or more")
+        for pattern, r in (self.patches or {}).items():
+            if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+                where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
+                raise UserError(
+                    f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
+                )
+        if self.batchnorm not in ("eval", "train"):
+            raise UserError(f"--batchnorm '{self.batchnorm}' is not known; use eval or train")
+        if self.compat not in (None, "reference"):
+            raise UserError(f"--compat '{self.compat}' is not known; the only one is reference")
+
 
 @dataclass(frozen=True)
 class PlannedLayer:
@@ -71,7 +85,6 @@ def matches(name: str, pattern: str) -> bool:
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
     patches = dict(request.patches or {"*": DEFAULT_PATCH})
-    _check(request, patches)
     convs = [layer for layer in layers if layer.kind == "conv"]
     head = _head(layers, convs)
     counted = [layer for layer in convs if not layer.is_shortcut]
@@ -145,21 +158,6 @@ def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request
     if named:
         return named[-1]
     return None if role == "head" else patches.get("*", DEFAULT_PATCH)
-
-
-def _check(request: Request, patches: Mapping[str, int]) -> None:
-    if request.layers is not None and request.layers < 1:
-        raise UserError(f"--layers {request.layers}: must be 1 or more")
-    for pattern, r in patches.items():
-        if not isinstance(r, int) or isinstance(r, bool) or r < 1:
-            where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
-            raise UserError(
-                f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
-            )
-    if request.batchnorm not in ("eval", "train"):
-        raise UserError(f"--batchnorm '{request.batchnorm}' is not known; use eval or train")
-    if request.compat not in (None, "reference"):
-        raise UserError(f"--compat '{request.compat}' is not known; the only one is reference")
 
 
 def _check_overrides(patches: Mapping[str, int], layers: Sequence[Layer], trained: Iterable[PlannedLayer]) -> None:

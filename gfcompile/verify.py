@@ -31,7 +31,7 @@ from gfcompile.step import Role, Step, Value
 BATCHES = 3
 # float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
 TOLERANCES = {"eval": 1e-4, "train": 1e-3}
-NEGLIGIBLE = 1e-6  # a gradient this much smaller than the largest one is rounding noise itself
+NEGLIGIBLE = 1e-3  # of the largest gradient: smaller ones (a bias before batch norm has none at all) are measured by it
 VISIBLE_RATE = 1.0  # the learning rate of the checked update: one that a float32 weight does not round away
 ROUNDED_AWAY = 1e-3  # a change below this part of its weight is compared with the weight: float32 keeps 1e-7 of that
 HOW_TO_SAVE = "write it with numpy.savez(path, x=..., y=...)"
