@@ -254,6 +254,17 @@ def test_verify_passes_on_random_and_own_data(capsys: Capture, model: str, artif
 
 
 @pytest.mark.slow
+def test_verify_passes_where_a_gradient_vanishes(capsys: Capture, tmp_path: Path) -> None:
+    """A bias before a batch norm in training mode has no gradient: what is left of it is rounding on both sides."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.SiLU(), torch.nn.Conv2d(8, 5, 1)]
+    torch.save(torch.nn.Sequential(*layers), tmp_path / "biased.pt")
+    options = ["--input", "4x3x16x16", "--layers", "2", "--batchnorm", "train", "--quiet"]
+    assert main(["verify", str(tmp_path / "biased.pt"), *options]) == 0
+    assert "gradient 0.bias" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_verify_fails_with_1_when_a_gradient_is_wrong(
     capsys: Capture, model: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
