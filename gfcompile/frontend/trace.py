@@ -51,7 +51,7 @@ def run_once(module: nn.Module, x: Tensor) -> Any:
     try:
         with torch.no_grad():
             return copy.deepcopy(module)(x)
-    except Exception as error:
+    except Exception as error:  # the user's model may raise anything
         raise UserError(
             f"model: cannot run on one input of {shape} ({one_line(error)}); "
             "give a model with one image input, and its shape with --input"
