@@ -13,8 +13,11 @@ from gfcompile.passes.filter import Filter
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm
 from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.hoist import Hoist
+from gfcompile.passes.merge_equal import MergeEqual
+from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
+from gfcompile.passes.sink import Sink
 from gfcompile.step import Step
 
 
@@ -31,6 +34,9 @@ FILTERING: Sequence[AnyPass] = (
     Select(),  # reads the traced backward, before anything moves
     Filter(),  # expands what was selected
     RemoveDead(),  # the unfiltered operands are free now
+    MergeEqual(),  # so that equal statistics are one
+    Sink(),  # gradients meet their patch means without pixels
+    PackMasks(),  # what is still kept of masks, in its smallest form
     Hoist(),  # last on this grid: it only reorders
 )
 LOWERING: Sequence[AnyPass] = (

@@ -46,14 +46,24 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True)
+class Materialised:
+    """A gradient that exists at full resolution: its node, its shape [N, C, H, W], and why."""
+
+    node: str
+    shape: tuple[int, ...]
+    reason: str
+
+
 @dataclass
 class Event:
-    """What one pass did: its sites by layer or node name, its refusals, how long it took."""
+    """What one pass did: its sites by layer or node name, its refusals, how long it took, what it could not shrink."""
 
     pass_name: str
     sites: list[str]
     refusals: list[Refusal]
     seconds: float
+    materialised: list[Materialised] = field(default_factory=list)
 
 
 @dataclass

@@ -92,6 +92,39 @@ def _patch_broadcast(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.patch_broadcast, to.env[q], _windows(rows), _windows(cols), _pair(size))
 
 
+def _dtype(node: fx.Node) -> str:
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+def _mask_count(node: fx.Node, to: Importer) -> relax.Var:
+    masks, wanted, rows, cols = node.args
+    operands = ([to.env[mask] for mask in masks], list(wanted), _windows(rows), _windows(cols))
+    return _emit(to, kernels.mask_count, *operands, _dtype(node))
+
+
+def _packed_mask_count(node: fx.Node, to: Importer) -> relax.Var:
+    bits, wanted, shape, rows, cols = node.args
+    operands = ([to.env[packed] for packed in bits], list(wanted), tuple(shape), _windows(rows), _windows(cols))
+    return _emit(to, kernels.packed_mask_count, *operands, _dtype(node))
+
+
+def _pack_mask(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.pack_mask, to.env[node.args[0]])
+
+
+def _unpack_mask(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.unpack_mask, to.env[node.args[0]], tuple(node.args[1]))
+
+
+def _scale_by_area(node: fx.Node, to: Importer) -> relax.Var:
+    q, rows, cols, inverse = node.args
+    return _emit(to, kernels.scale_by_area, to.env[q], _windows(rows), _windows(cols), inverse)
+
+
+def _regrid(node: fx.Node, to: Importer) -> relax.Var:
+    return _emit(to, kernels.regrid, to.env[node.args[0]], *(_windows(axis) for axis in node.args[1:5]))
+
+
 def _max_pool2d(node: fx.Node, to: Importer) -> relax.Var:
     x, kernel, stride, padding, dilation, _ = node.args
     size = _pair(node.meta["val"][0].shape[1:3])
@@ -182,6 +215,12 @@ CONVERTERS: dict[str, Converter] = {
     "patch_sum.default": _patch_sum,
     "patch_mean.default": _patch_mean,
     "patch_broadcast.default": _patch_broadcast,
+    "mask_count.default": _mask_count,
+    "packed_mask_count.default": _packed_mask_count,
+    "pack_mask.default": _pack_mask,
+    "unpack_mask.default": _unpack_mask,
+    "scale_by_area.default": _scale_by_area,
+    "regrid.default": _regrid,
     "max_pool2d_nhwc.default": _max_pool2d,
     "max_pool2d_values_nhwc.default": _max_pool2d_values,
     "max_pool2d_backward_nhwc.default": _max_pool2d_backward,

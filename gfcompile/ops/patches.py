@@ -18,10 +18,11 @@ def _membership(windows: list[int], size: int, like: Tensor) -> Tensor:
     return table
 
 
-def _counts(rows: list[int], cols: list[int], like: Tensor) -> Tensor:
+def patch_area(rows: list[int], cols: list[int], like: Tensor) -> Tensor:
+    """Real pixels of every patch [P, Q]."""
     high = torch.tensor([stop - start for start, stop in Windows(*rows).spans()], dtype=like.dtype)
     wide = torch.tensor([stop - start for start, stop in Windows(*cols).spans()], dtype=like.dtype)
-    return torch.outer(high, wide).clamp(min=1)
+    return torch.outer(high, wide)
 
 
 @custom_op("gf::patch_sum", mutates_args=())
@@ -34,10 +35,11 @@ def patch_sum(x: Tensor, rows: list[int], cols: list[int], channels_last: bool =
 
 @patch_sum.register_fake
 def _(x: Tensor, rows: list[int], cols: list[int], channels_last: bool = False) -> Tensor:
-    return x.new_empty(_patch_shape(x, rows, cols, channels_last))
+    return x.new_empty(patch_shape(x, rows, cols, channels_last))
 
 
-def _patch_shape(x: Tensor, rows: list[int], cols: list[int], channels_last: bool) -> tuple[int, ...]:
+def patch_shape(x: Tensor, rows: list[int], cols: list[int], channels_last: bool) -> tuple[int, ...]:
+    """Shape of the patch values of an image."""
     if channels_last:
         return (x.shape[0], rows[0], cols[0], x.shape[3])
     return (x.shape[0], x.shape[1], rows[0], cols[0])
@@ -47,12 +49,12 @@ def _patch_shape(x: Tensor, rows: list[int], cols: list[int], channels_last: boo
 def patch_mean(x: Tensor, rows: list[int], cols: list[int], channels_last: bool = False) -> Tensor:
     """Mean of `x` over the real pixels of each patch."""
     sums = to_nchw(patch_sum(x, rows, cols, channels_last), channels_last)
-    return from_nchw(sums / _counts(rows, cols, x), channels_last)
+    return from_nchw(sums / patch_area(rows, cols, x).clamp(min=1), channels_last)
 
 
 @patch_mean.register_fake
 def _(x: Tensor, rows: list[int], cols: list[int], channels_last: bool = False) -> Tensor:
-    return x.new_empty(_patch_shape(x, rows, cols, channels_last))
+    return x.new_empty(patch_shape(x, rows, cols, channels_last))
 
 
 @custom_op("gf::patch_broadcast", mutates_args=())

@@ -161,7 +161,7 @@ def _is_pointwise(node: fx.Node) -> bool:
     return node.target in IMAGE_POINTWISE or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-IMAGE_POINTWISE = {aten.full_like.default, aten.zeros_like.default, aten.ones_like.default}
+IMAGE_POINTWISE = {aten._to_copy.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default}
 
 
 def _trained_conv_weights(step: Step) -> dict[str, WeightLayout]:

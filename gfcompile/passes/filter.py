@@ -4,18 +4,21 @@
       ==>  g  = gf.patch_mean(gy)                       gw = gf.channel_mix_weight(g, gf.patch_sum(x)) / (s_h*s_w)
            gb = sum(gy)                                 gx = gf.patch_broadcast(gf.channel_mix(g, w) / (s_h*s_w))
 
-Exact with respect to the marked operator. Only the results that somebody uses are computed.
+Exact with respect to the marked operator. Only the results that somebody uses are computed; where every patch is one
+pixel (r=1, a 1x1 map) the patch operators would do nothing and are left out.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.filtering import FilterRecipe
+from gfcompile.filtering import Grid as PatchGrid
 from gfcompile.geometry import ConvGeometry
+from gfcompile.grids import Grid
 from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, shape_of
 from gfcompile.passes.select import results_of
@@ -44,14 +47,12 @@ class Filter(Pass):
         graph, results = step.body.graph, results_of(site)
         new: dict[int, fx.Node] = {}
         with graph.inserting_before(site):
-            if 0 in results or 1 in results:
-                g = emit(graph, gf.patch_mean.default, gy, *recipe.out_grid)
+            g = _over_patches(graph, gf.patch_mean.default, gy, recipe.out_grid)
             if 0 in results:
-                q = self._scaled(graph, emit(graph, gf.channel_mix.default, g, w, groups, recipe.taps), recipe.scale)
-                new[0] = emit(graph, gf.patch_broadcast.default, q, *recipe.in_grid, list(shape_of(x)[2:]))
+                q = _scaled(graph, emit(graph, gf.channel_mix.default, g, w, groups, recipe.taps), recipe.scale)
+                new[0] = _over_patches(graph, gf.patch_broadcast.default, q, recipe.in_grid, shape_of(x)[2:])
             if 1 in results:
-                x_tilde = emit(graph, gf.patch_sum.default, x, *recipe.in_grid)
-                x_tilde = self._scaled(graph, x_tilde, recipe.scale)
+                x_tilde = _scaled(graph, _over_patches(graph, gf.patch_sum.default, x, recipe.in_grid), recipe.scale)
                 new[1] = emit(graph, gf.channel_mix_weight.default, g, x_tilde, groups, list(shape_of(w)[2:]))
             if 2 in results:
                 new[2] = emit(graph, aten.sum.dim_IntList, gy, [0, 2, 3])
@@ -60,6 +61,16 @@ class Filter(Pass):
             graph.erase_node(user)
         graph.erase_node(site)
 
-    @staticmethod
-    def _scaled(graph: fx.Graph, value: fx.Node, scale: float) -> fx.Node:
-        return value if scale == 1.0 else emit(graph, aten.mul.Scalar, value, scale)
+
+def _over_patches(
+    graph: fx.Graph, target: Any, value: fx.Node, grid: PatchGrid, size: tuple[int, ...] | None = None
+) -> fx.Node:
+    """A patch operator, or nothing where every patch is one pixel. `size` is that of a broadcast's result."""
+    full = shape_of(value)[2:] if size is None else size
+    if Grid.of(*grid, (full[0], full[1])).is_pixels:
+        return value
+    return emit(graph, target, value, *grid, *([list(full)] if size is not None else []))
+
+
+def _scaled(graph: fx.Graph, value: fx.Node, scale: float) -> fx.Node:
+    return value if scale == 1.0 else emit(graph, aten.mul.Scalar, value, scale)

@@ -80,6 +80,37 @@ def _patch(to: Relayout, node: fx.Node) -> bool:
     return True
 
 
+def _mask_count(to: Relayout, node: fx.Node) -> bool:
+    masks, *rest = node.args
+    images = [to.as_image(mask) for mask in masks]
+    to.image[node] = to.emit(gf.mask_count.default, images, *rest, channels_last=True)
+    return True
+
+
+def _pack_mask(to: Relayout, node: fx.Node) -> bool:
+    """Masks of images are packed with channels last, and unpacked so."""
+    to.plain[node] = to.emit(gf.pack_mask.default, to.as_image(node.args[0]))
+    return True
+
+
+def _unpack_mask(to: Relayout, node: fx.Node) -> bool:
+    to.image[node] = to.emit(gf.unpack_mask.default, to.as_plain(node.args[0]), _last(node.args[1]))
+    return True
+
+
+def _packed_mask_count(to: Relayout, node: fx.Node) -> bool:
+    bits, wanted, shape, *windows = node.args
+    packed = [to.as_plain(part) for part in bits]
+    to.image[node] = to.emit(
+        gf.packed_mask_count.default, packed, wanted, _last(shape), *windows, channels_last=True
+    )
+    return True
+
+
+def _last(shape: list[int]) -> list[int]:
+    return [shape[0], shape[2], shape[3], shape[1]]
+
+
 def _channel_mix(to: Relayout, node: fx.Node) -> bool:
     g, w, groups, taps = node.args
     shape = list(shape_of(w))
@@ -112,10 +143,9 @@ def _reduction(to: Relayout, node: fx.Node) -> bool:
 
 def _expand(to: Relayout, node: fx.Node) -> bool:
     x, size = node.args[0], node.args[1]
-    if len(size) != 4 or len(shape_of(x)) != 4 or shape_of(x)[2:] != (1, 1):
+    if len(size) != 4 or len(shape_of(x)) != 4 or not (shape_of(x)[2:] == (1, 1) or x in to.image):
         return False
-    full = shape_of(node)
-    to.image[node] = to.emit(aten.expand.default, to.as_image(x), [full[0], full[2], full[3], full[1]])
+    to.image[node] = to.emit(aten.expand.default, to.as_image(x), _last(list(shape_of(node))))
     return True
 
 
@@ -239,6 +269,12 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     gf.patch_sum.default: _patch,
     gf.patch_mean.default: _patch,
     gf.patch_broadcast.default: _patch,
+    gf.scale_by_area.default: _patch,
+    gf.regrid.default: _patch,
+    gf.mask_count.default: _mask_count,
+    gf.pack_mask.default: _pack_mask,
+    gf.unpack_mask.default: _unpack_mask,
+    gf.packed_mask_count.default: _packed_mask_count,
     gf.channel_mix.default: _channel_mix,
     gf.channel_mix_weight.default: _channel_mix_weight,
     aten.mean.dim: _reduction,

@@ -18,6 +18,14 @@ from gfcompile.codegen.kernels.pool import (
     max_pool2d_backward,
     max_pool2d_with_indices,
 )
+from gfcompile.codegen.kernels.statistics import (
+    mask_count,
+    pack_mask,
+    packed_mask_count,
+    regrid,
+    scale_by_area,
+    unpack_mask,
+)
 
 __all__ = [
     "adaptive_avg_pool2d",
@@ -32,10 +40,16 @@ __all__ = [
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
+    "mask_count",
     "max_pool2d",
     "max_pool2d_backward",
     "max_pool2d_with_indices",
+    "pack_mask",
+    "packed_mask_count",
     "patch_broadcast",
     "patch_mean",
     "patch_sum",
+    "regrid",
+    "scale_by_area",
+    "unpack_mask",
 ]

@@ -4,6 +4,7 @@ An axis of windows is five ints `(n, pitch, origin, lo, hi)`: patch P covers the
 [P * pitch + origin, (P + 1) * pitch + origin) that lie in [lo, hi).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import te, tirx
@@ -16,9 +17,11 @@ def _bounds(axis: Axis, size: int) -> tuple[int, int]:
     return max(lo, 0), min(hi, size)
 
 
-def patch_sum(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
-    """x [N,H,W,C] -> [N,n_h,n_w,C]: the sum over each window."""
-    n, h, w, c = (int(d) for d in x.shape)
+def window_sum(
+    load: Callable[..., Any], shape: tuple[int, int, int, int], rows: Axis, cols: Axis, dtype: str, name: str
+) -> te.Tensor:
+    """[N,n_h,n_w,C]: the sum over each window of `load(n, row, col, channel)`, an image of `shape`."""
+    n, h, w, c = shape
     ry, rx = te.reduce_axis((0, rows[1]), "ry"), te.reduce_axis((0, cols[1]), "rx")
 
     def value(b: Any, p: Any, q: Any, ch: Any) -> Any:
@@ -31,27 +34,34 @@ def patch_sum(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
             if count * pitch + origin > hi:
                 inside.append(at < hi)
             index.append(at)
-        load = x[b, index[0], index[1], ch]
-        return te.sum(tirx.if_then_else(tirx.all(*inside), load, 0.0) if inside else load, axis=[ry, rx])
+        held = load(b, index[0], index[1], ch)
+        return te.sum(
+            tirx.if_then_else(tirx.all(*inside), held, tirx.const(0, dtype)) if inside else held, axis=[ry, rx]
+        )
 
-    return te.compute((n, rows[0], cols[0], c), value, name="patch_sum")
+    return te.compute((n, rows[0], cols[0], c), value, name=name)
+
+
+def patch_sum(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
+    """x [N,H,W,C] -> [N,n_h,n_w,C]: the sum over each window."""
+    n, h, w, c = (int(d) for d in x.shape)
+    return window_sum(lambda *at: x[at], (n, h, w, c), rows, cols, "float32", "patch_sum")
 
 
 def patch_mean(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
     """x [N,H,W,C] -> [N,n_h,n_w,C]: the mean over each window's real pixels, zero where a window has none."""
-    _, h, w, _ = (int(d) for d in x.shape)
     total = patch_sum(x, rows, cols)
 
     def value(b: Any, p: Any, q: Any, ch: Any) -> Any:
-        count = _count(p, rows, h) * _count(q, cols, w)
+        count = patch_count(p, rows) * patch_count(q, cols)
         return tirx.if_then_else(count > 0, total[b, p, q, ch] / tirx.max(count, 1).astype("float32"), 0.0)
 
     return te.compute(total.shape, value, name="patch_mean")
 
 
-def _count(patch: Any, axis: Axis, size: int) -> Any:
+def patch_count(patch: Any, axis: Axis) -> Any:
     """Real rows in a patch: a constant where every patch is whole."""
-    (n, pitch, origin, _, _), (lo, hi) = axis, _bounds(axis, size)
+    n, pitch, origin, lo, hi = axis
     if origin >= lo and n * pitch + origin <= hi:
         return tirx.const(pitch, "int32")
     start = patch * pitch + origin

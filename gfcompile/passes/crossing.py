@@ -1,0 +1,57 @@
+"""What crosses from the forward to the backward pass: shared by the passes that make it small."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from gfcompile.ops import gf
+from gfcompile.step import Role, Step
+
+aten = torch.ops.aten
+STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default}
+
+
+class Crossing:
+    """The graph cut at the loss. *Forward work* is what stands behind the loss and does not depend on it."""
+
+    def __init__(self, step: Step) -> None:
+        nodes = list(step.body.graph.nodes)
+        self.position = {node: index for index, node in enumerate(nodes)}
+        self.loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
+        behind = nodes[self.position[self.loss] + 1 :]
+        self.gradients: dict[fx.Node, None] = {}
+        self.forward_work: dict[fx.Node, None] = {}
+        for node in behind:
+            if node.op == "call_function":
+                depends = any(arg is self.loss or arg in self.gradients for arg in node.all_input_nodes)
+                (self.gradients if depends else self.forward_work)[node] = None
+
+    def is_kept(self, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node] = frozenset()) -> bool:
+        """Whether a forward value must live on behind the loss, statistics and what is in `dying` aside."""
+        for user in node.users:
+            if user in self.gradients:
+                if not _needs_only_the_shape(user, node):
+                    return True
+            elif user in self.forward_work and user.target not in STATISTICS and user not in dying:
+                if self.is_kept(user, dying):
+                    return True
+        return False
+
+    def sources(self, node: fx.Node) -> list[fx.Node]:
+        """The values computed before the loss from which forward work is made."""
+        found: dict[fx.Node, None] = {}
+        for arg in node.all_input_nodes:
+            if arg in self.forward_work:
+                found.update(dict.fromkeys(self.sources(arg)))
+            elif arg.op == "call_function":
+                found[arg] = None
+        return list(found)
+
+
+def _needs_only_the_shape(user: fx.Node, arg: fx.Node) -> bool:
+    """A convolution's backward without its weight gradient takes the input for its shape."""
+    if user.target is not aten.convolution_backward.default:
+        return user.target in (aten.full_like.default, aten.zeros_like.default)
+    gy, _, weight, *_, output_mask = user.args
+    return not output_mask[1] and arg is not gy and arg is not weight

@@ -1,0 +1,50 @@
+"""Compute equal things of the backward pass once.
+
+    a = sub(x, mean) ; b = sub(x, mean)   ==>   a = sub(x, mean)
+
+Exact. Only among nodes behind the loss: what the backward pass computes again from a kept tensor, rather than keep a
+second one, stays that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import fx
+
+from gfcompile.passes.base import Found, Pass
+from gfcompile.step import Role, Step
+
+
+class MergeEqual(Pass):
+    """Sites are the repetitions."""
+
+    name: ClassVar[str] = "merge_equal"
+
+    def find(self, step: Step) -> Found:
+        first: dict[Any, fx.Node] = {}
+        kept: dict[fx.Node, fx.Node] = {}
+        for node in _behind_the_loss(step):
+            kept[node] = first.setdefault(_key(node, kept), node)
+            if kept[node] is not node:
+                yield node
+
+    def rewrite(self, step: Step, site: fx.Node) -> None:
+        wanted = _key(site, {})
+        site.replace_all_uses_with(next(node for node in _behind_the_loss(step) if _key(node, {}) == wanted))
+        step.body.graph.erase_node(site)
+
+
+def _behind_the_loss(step: Step) -> Iterator[fx.Node]:
+    loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
+    node = loss.next
+    while node.op != "output":
+        yield node
+        node = node.next
+
+
+def _key(node: fx.Node, kept: dict[fx.Node, fx.Node]) -> str:
+    """Equal for equal calls; `kept` names the first of each repeated operand."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: kept.get(arg, arg))
+    return f"{node.target} {args!r} {kwargs!r}"

@@ -1,0 +1,368 @@
+"""Sink patch means and sums through the gradient until they meet patch values (METHOD section 3).
+
+    where_1 = where(le, 0, gf.patch_broadcast(q)) ; g = gf.patch_mean(where_1 * scale)
+      ==>  g = gf.scale_by_area(q * scale * gf.mask_count([le], [False]), 1/area)
+    sum(where_1, [0, 2, 3])
+      ==>  sum(q * gf.mask_count([le], [False]), [0, 2, 3])
+
+Exact up to float rounding. Walks the backward pass once, holding every full-resolution gradient as a linear form
+(forms.py), and evaluates the forms where a mean or a sum reads them; what nobody reads any more dies. A gradient that
+something else must read pixel by pixel (an exact convolution, a max pool) stays, with the reason in the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+
+from gfcompile.grids import Grid
+from gfcompile.ops import gf
+from gfcompile.passes.base import check, shape_of
+from gfcompile.passes.forms import Algebra, Form, Writer
+from gfcompile.passes.patch_values import Evaluation, why_not
+from gfcompile.passes.select import layer_of
+from gfcompile.step import Event, Materialised, Role, Step
+
+aten = torch.ops.aten
+MOST_TERMS = 8  # behind so many residual joins one full-resolution gradient costs less than its expansion
+ZEROS = {aten.scalar_tensor.default: 0, aten.full.default: 1, aten.full_like.default: 1}  # where the value stands
+
+
+class Sink:
+    """Rewrites the sinks (patch means, spatial sums) of the whole backward pass at once."""
+
+    name: ClassVar[str] = "sink"
+
+    def run(self, step: Step) -> Step:
+        start = time.perf_counter()
+        forced: dict[fx.Node, str] = {}
+        while True:
+            walk = Walk(step, forced)
+            walk.read()
+            found = walk.read_by_pixel()
+            if found.keys() <= forced.keys():
+                break
+            forced = found | forced
+            walk.write.discard()
+        sites = walk.rewrite()
+        step.body.graph.eliminate_dead_code()
+        event = Event(self.name, sites, [], time.perf_counter() - start, walk.materialised())
+        step.log.append(event)
+        check(step, self.name)
+        return step
+
+
+def gradient_nodes(step: Step) -> list[fx.Node]:
+    """Nodes that depend on the loss, in order: everything else behind it is forward work."""
+    loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
+    found = {loss}
+    ordered = []
+    for node in step.body.graph.nodes:
+        if node.op == "call_function" and found & set(node.all_input_nodes):
+            found.add(node)
+            ordered.append(node)
+    return ordered
+
+
+@dataclass
+class Walk:
+    """One reading of the backward pass; `forced` are gradients that must exist, each with its reason."""
+
+    step: Step
+    forced: dict[fx.Node, str]
+    forms: dict[fx.Node, Form] = field(default_factory=dict)
+    derived: set[fx.Node] = field(default_factory=set)
+    pooled: dict[fx.Node, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.write = Writer(self.step.body.graph)
+        self.algebra = Algebra(self.write)
+        self.nodes = gradient_nodes(self.step)
+        self.gradients = set(self.nodes)
+        self.readers = {node: list(node.users) for node in self.nodes}
+        self.on_grid: set[fx.Node] = set()
+
+    def read(self) -> None:
+        """Give every full-resolution gradient its form."""
+        for node in self.nodes:
+            if not _is_map(node) or self._is_on_grid(node):
+                continue
+            self.write.at(node)
+            rule = RULES.get(node.target)
+            form = rule(self, node) if rule else None
+            if form is not None:
+                self.derived.add(node)
+            if form is None or (node in self.forced and not form.is_plain):
+                form = self.algebra.opaque(node)
+            self.forms[node] = form
+
+    def _is_on_grid(self, node: fx.Node) -> bool:
+        """Patch values: means, and what is made of them alone."""
+        maps = [arg for arg in node.all_input_nodes if arg in self.gradients and _is_map(arg)]
+        if node.target is gf.patch_mean.default or (
+            node.target is not gf.patch_broadcast.default and maps and all(arg in self.on_grid for arg in maps)
+        ):
+            self.on_grid.add(node)
+        return node in self.on_grid
+
+    def form_of(self, arg: Any, shape: tuple[int, ...]) -> Form | None:
+        """An operand as a form: a gradient map, a zero, or what is constant over the map."""
+        if isinstance(arg, fx.Node) and arg in self.forms:
+            return self.forms[arg]
+        if _is_zero(arg):
+            return Form((), shape)
+        constant = self.constant(arg)
+        if constant is None:
+            return None
+        return self.algebra.spread(constant, Grid.whole((shape[2], shape[3])), shape)
+
+    def constant(self, arg: Any) -> fx.Node | None:
+        """An operand that is the same for every pixel, as [N or 1, C or 1, 1, 1]."""
+        if not isinstance(arg, fx.Node):
+            return None
+        while arg.target is aten.expand.default and arg not in self.forms:
+            arg = arg.args[0]
+        shape = shape_of(arg)
+        if len(shape) > 4 or any(size != 1 for size in shape[-2:]):
+            return None
+        return arg if len(shape) == 4 else self.write(aten.view.default, arg, [1] * (4 - len(shape)) + list(shape))
+
+    def is_field(self, arg: Any, shape: tuple[int, ...]) -> bool:
+        """A forward map of the same size."""
+        return (
+            isinstance(arg, fx.Node) and arg not in self.gradients and _is_map(arg) and shape_of(arg)[2:] == shape[2:]
+        )
+
+    def read_by_pixel(self) -> dict[fx.Node, str]:
+        """Gradients that must exist at full resolution, and why: read by something that has no form, or cheaper so."""
+        found: dict[fx.Node, str] = {}
+        for node, form in self.forms.items():
+            if len(form.terms) > MOST_TERMS:
+                found[node] = f"more than {MOST_TERMS} residual joins multiply their masks; it costs less to keep it once"
+            for reader in self.readers[node]:
+                reason = None if reader in self.derived else self._why_read(node, reader)
+                if reason:
+                    found.setdefault(node, reason)
+        found = self.pooled | found
+        for node in reversed(self.nodes):
+            if node in found and node.target not in GENERATORS:
+                for arg in node.all_input_nodes:
+                    if arg in self.forms:
+                        found.setdefault(arg, found[node])
+        return found
+
+    def _why_read(self, node: fx.Node, reader: fx.Node) -> str | None:
+        if reader.target is gf.patch_mean.default:
+            return why_not(self.forms[node], Grid.of(*reader.args[1:3], self.forms[node].size))
+        if _summed_axes(reader) is not None:
+            return None
+        if reader.target in RULES and any(self.forms[arg].has_pixels for arg in reader.all_input_nodes if arg in self.forms):
+            return "it joins a gradient that exists at full resolution"
+        return _reason(self.step, reader)
+
+    def rewrite(self) -> list[str]:
+        """Replace every sink whose operand is more than a tensor by its evaluation."""
+        evaluation = Evaluation(self.algebra)
+        sites = []
+        for node in self.nodes:
+            source = node.args[0] if node.args else None
+            form = self.forms.get(source) if isinstance(source, fx.Node) else None
+            if form is None or (form.has_pixels and len(form.terms) == 1):
+                continue
+            self.write.at(node)
+            axes = _summed_axes(node)
+            if node.target is gf.patch_mean.default:
+                value = evaluation.mean(form, Grid.of(*node.args[1:3], form.size))
+            elif axes is not None:
+                value = evaluation.total(form, axes, bool(node.args[2]) if len(node.args) > 2 else False)
+            else:
+                continue
+            sites.append(node.name)
+            node.replace_all_uses_with(value)
+        return sites
+
+    def materialised(self) -> list[Materialised]:
+        """The full-resolution gradients that are still there."""
+        alive = set(self.step.body.graph.nodes)
+        return [
+            Materialised(node.name, shape_of(node), self.forced.get(node) or _born(self.step, node))
+            for node in self.forms
+            if node in alive
+        ]
+
+
+def _is_map(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.shape[2] * value.shape[3] > 1
+
+
+def _is_zero(arg: Any) -> bool:
+    if isinstance(arg, fx.Node) and arg.target in ZEROS:
+        arg = arg.args[ZEROS[arg.target]]
+    return isinstance(arg, int | float) and arg == 0
+
+
+def _summed_axes(node: fx.Node) -> list[int] | None:
+    """The axes of a sum over whole maps."""
+    if node.target is not aten.sum.dim_IntList or len(shape_of(node.args[0])) != 4:
+        return None
+    axes = sorted(int(axis) % 4 for axis in node.args[1]) or [0, 1, 2, 3]
+    return axes if {2, 3} <= set(axes) and 1 not in axes else None
+
+
+def _reason(step: Step, reader: fx.Node) -> str:
+    if reader.target is aten.convolution_backward.default:
+        layer = layer_of(step, reader.args[2]) or "a convolution"
+        if reader.args[-1][1]:
+            return f"{layer} is trained exactly: its weight gradient reads every pixel"
+        return f"the gradient passes through frozen {layer} exactly; --train {layer} filters it"
+    return f"{_operator(reader)} reads it pixel by pixel"
+
+
+def _born(step: Step, node: fx.Node) -> str:
+    source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else node
+    if source.target is aten.convolution_backward.default:
+        return f"{layer_of(step, source.args[2]) or 'a convolution'} computes its input gradient exactly"
+    return f"{_operator(node)} computes it at full resolution"
+
+
+def _operator(node: fx.Node) -> str:
+    return str(node.target).removeprefix("aten.").partition(".")[0] if node.op == "call_function" else node.op
+
+
+Rule = Callable[[Walk, fx.Node], Form | None]
+
+
+def _sum(walk: Walk, node: fx.Node, sign: int) -> Form | None:
+    if node.kwargs.get("alpha", 1) != 1:
+        return None
+    left, right = (walk.form_of(arg, shape_of(node)) for arg in node.args[:2])
+    return None if left is None or right is None else walk.algebra.add(left, right, sign)
+
+
+def _product(walk: Walk, node: fx.Node) -> Form | None:
+    shape = shape_of(node)
+    for one, other in (node.args[:2], node.args[1::-1]):
+        if isinstance(one, fx.Node) and one in walk.forms:
+            return _times(walk, walk.forms[one], other, shape)
+        constant = walk.constant(one)
+        if constant is not None and one in walk.gradients and walk.is_field(other, shape):
+            whole = walk.algebra.spread(constant, Grid.whole((shape[2], shape[3])), shape)
+            return walk.algebra.times_field(whole, other)
+    return None
+
+
+def _times(walk: Walk, form: Form, factor: Any, shape: tuple[int, ...]) -> Form | None:
+    if isinstance(factor, int | float):
+        return walk.algebra.scale(form, factor)
+    constant = walk.constant(factor)
+    if constant is not None:
+        return walk.algebra.times_constant(form, constant)
+    if form.shape != shape or form.has_pixels or not walk.is_field(factor, shape):
+        return None
+    return walk.algebra.times_field(form, factor)
+
+
+def _quotient(walk: Walk, node: fx.Node) -> Form | None:
+    form, divisor = walk.forms.get(node.args[0]), node.args[1]
+    if form is None:
+        return None
+    if isinstance(divisor, int | float):
+        return walk.algebra.scale(form, divisor, divide=True)
+    constant = walk.constant(divisor)
+    return None if constant is None else walk.algebra.times_constant(form, constant, divide=True)
+
+
+def _negation(walk: Walk, node: fx.Node) -> Form | None:
+    form = walk.forms.get(node.args[0])
+    return None if form is None else walk.algebra.scale(form, -1)
+
+
+def _choice(walk: Walk, node: fx.Node) -> Form | None:
+    mask, *branches = node.args
+    shape = shape_of(node)
+    yes, no = (walk.form_of(arg, shape) for arg in branches)
+    if yes is None or no is None or yes.has_pixels or no.has_pixels or not walk.is_field(mask, shape):
+        return None
+    return walk.algebra.choose(mask, yes, no)
+
+
+def _expansion(walk: Walk, node: fx.Node) -> Form | None:
+    return walk.form_of(node.args[0], shape_of(node)) if shape_of(node.args[0])[-2:] == (1, 1) else None
+
+
+def _broadcast(walk: Walk, node: fx.Node) -> Form:
+    value, rows, cols, size = node.args
+    return walk.algebra.spread(value, Grid.of(rows, cols, (size[0], size[1])), shape_of(node))
+
+
+def _slice(walk: Walk, node: fx.Node) -> Form | None:
+    form, axis, *bounds = walk.forms.get(node.args[0]), *node.args[1:]
+    if form is None or axis != 1 or bounds[2:] not in ([], [1]):
+        return None
+    start, stop, _ = slice(*bounds[:2]).indices(form.shape[1])
+    return walk.algebra.cut(form, start, stop)
+
+
+def _slice_scatter(walk: Walk, node: fx.Node) -> Form | None:
+    base, source, axis, *bounds = node.args
+    form = walk.forms.get(source)
+    if form is None or not _is_zero(base) or axis != 1 or bounds[2:] not in ([], [1]):
+        return None
+    start, _, _ = slice(*bounds[:2]).indices(shape_of(node)[1])
+    return walk.algebra.place(form, start, shape_of(node)[1])
+
+
+def _concatenation(walk: Walk, node: fx.Node) -> Form | None:
+    if (node.args[1] if len(node.args) > 1 else 0) != 1:
+        return None
+    forms = [walk.form_of(part, shape_of(part)) for part in node.args[0]]
+    return None if any(form is None for form in forms) else walk.algebra.join([form for form in forms if form])
+
+
+def _average_pooling(walk: Walk, node: fx.Node) -> Form | None:
+    """The gradient of pooling over windows that neither overlap nor overhang: pooled values on that grid."""
+    pooled, full = shape_of(node.args[0]), shape_of(node)
+    if node.target is aten._adaptive_avg_pool2d_backward.default:
+        kernel = [whole // part for whole, part in zip(full[2:], pooled[2:], strict=True)]
+        if any(whole % part for whole, part in zip(full[2:], pooled[2:], strict=True)):
+            return None
+        divisor = kernel[0] * kernel[1]
+    else:
+        kernel, stride, padding, _, _, override = node.args[2:8]
+        overhangs = any(k * n > size for k, n, size in zip(kernel, pooled[2:], full[2:], strict=True))
+        if list(stride or kernel) != list(kernel) or any(padding) or overhangs:
+            return None
+        divisor = override or kernel[0] * kernel[1]
+    form = walk.forms[node.args[0]]
+    if not form.is_plain:
+        walk.pooled[node.args[0]] = "average pooling spreads it: its value on the pooled map is needed"
+        form = walk.algebra.opaque(node.args[0])
+    size = (full[2], full[3])
+    terms = tuple(replace(term, grid=term.grid.enlarged(kernel, size)) for term in form.terms)
+    return walk.algebra.scale(Form(terms, full), divisor, divide=True)
+
+
+RULES: dict[Any, Rule] = {
+    aten.add.Tensor: lambda walk, node: _sum(walk, node, 1),
+    aten.sub.Tensor: lambda walk, node: _sum(walk, node, -1),
+    aten.mul.Tensor: _product,
+    aten.mul.Scalar: _product,
+    aten.div.Tensor: _quotient,
+    aten.div.Scalar: _quotient,
+    aten.neg.default: _negation,
+    aten.where.self: _choice,
+    aten.expand.default: _expansion,
+    gf.patch_broadcast.default: _broadcast,
+    aten.slice.Tensor: _slice,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.cat.default: _concatenation,
+    aten.avg_pool2d_backward.default: _average_pooling,
+    aten._adaptive_avg_pool2d_backward.default: _average_pooling,
+}
+GENERATORS = {gf.patch_broadcast.default, aten.expand.default}  # their operands are patch values already
