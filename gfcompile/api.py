@@ -41,6 +41,8 @@ def compile(
     r: int | Mapping[str, int] = DEFAULT_PATCH,
     exact: bool = False,
     train: str | Sequence[str] | None = None,
+    train_affine: bool = False,
+    calculus: bool = True,
     batchnorm: str = "eval",
     compat: str | None = None,
     target: str = "native",
@@ -51,12 +53,15 @@ def compile(
     weight_decay: float = 0.0,
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    debug: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CompiledStep:
     """Compile `model`'s training step for the shapes of `example_inputs` and load it.
 
     `layers` trains the last N convolutions and the head; `r` is the patch edge, an int or {pattern: r} with "*" for
-    the rest; `train` adds layers by name pattern. The model itself is not changed.
+    the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
+    model itself is not changed. `calculus=False` filters as published: the same gradients from more memory. `debug`
+    makes a slower step that checks the memory around every buffer after every kernel, with the same results.
     """
     if not isinstance(model, nn.Module):
         raise UserError(
@@ -69,22 +74,31 @@ def compile(
         module=loaded.module,
         example=_example(loaded, example_inputs),
         loss=resolve_loss(loss),
-        request=Request(layers, patches, patterns, exact, batchnorm, compat),
+        request=Request(layers, patches, patterns, exact, batchnorm, compat, train_affine),
         optimizer=resolve_optimizer(optimizer, momentum, weight_decay),
         lr=float(lr),
         fixed_mode=loaded.fixed_mode,
+        calculus=calculus,
     )
-    folder = compile_job(job, Path(out) if out is not None else Path(f"{loaded.name}_step"), target, progress)
+    folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
+    compile_job(job, folder, target, progress, debug=debug)
     return load(folder, threads)
 
 
-def compile_job(job: Job, out: Path, target: str, progress: Callable[[str], None], dump: Path | None = None) -> Path:
+def compile_job(
+    job: Job,
+    out: Path,
+    target: str,
+    progress: Callable[[str], None],
+    dump: Path | None = None,
+    debug: bool = False,
+) -> Path:
     """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
     machine = find_target(target)
     check_destination(out)
     dumps = Dumps(dump)
     analysis = analyse(job, dumps.observe, progress)
-    folder = build(analysis, out, machine, progress, dumps.texts)
+    folder = build(analysis, out, machine, progress, dumps.texts, debug)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
     return folder

@@ -20,15 +20,16 @@ from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Layer, Plan, Request, make_plan
-from gfcompile.step import Refusal, Step
+from gfcompile.step import Materialised, Refusal, Step
 
 Observer = Callable[[str, int, str, Step], None]
 Progress = Callable[[str], None]
+COMPARISONS = ("exact", "published")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be compiled."""
+    """What is to be compiled. Without `calculus`, gradient filtering as published: the same gradients, to compare."""
 
     module: nn.Module
     example: Tensor
@@ -37,11 +38,16 @@ class Job:
     optimizer: SGD = field(default_factory=SGD)
     lr: float = 0.01
     fixed_mode: bool = False
+    calculus: bool = True
 
 
 @dataclass
 class Analysis:
-    """Everything known before code is generated. `programs` has train, gradients and predict, in that order."""
+    """Everything known before code is generated. `programs` has train, gradients and predict, in that order.
+
+    `comparisons` are training programs that are planned and not built, both without the patch calculus, keeping what
+    autograd would: `exact`, and `published`, which filters.
+    """
 
     job: Job
     layers: list[Layer]
@@ -49,7 +55,7 @@ class Analysis:
     steps: dict[str, Step]
     programs: dict[str, Planned]
     state: StateTable
-    exact_program: Program
+    comparisons: dict[str, Planned]
     original: dict[str, Tensor]
     output_shape: tuple[int, ...]
 
@@ -63,12 +69,17 @@ class Analysis:
         return [layer.name for layer in self.plan.trained if layer.r is not None and layer.name not in refused]
 
     @property
+    def materialised(self) -> list[Materialised]:
+        """Gradients that exist at full resolution, and why."""
+        return [found for event in self.steps["train"].log for found in event.materialised]
+
+    @property
     def saved_bytes(self) -> int:
         return _saved_bytes(self.programs["train"].program)
 
     @property
     def exact_saved_bytes(self) -> int:
-        return _saved_bytes(self.exact_program)
+        return _saved_bytes(self.comparisons["exact"].program)
 
     @property
     def arena_bytes(self) -> int:
@@ -100,9 +111,10 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
     traced = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced, plan, pipeline.training_passes(job.optimizer)),
-        "gradients": (traced, plan, pipeline.gradient_passes()),
-        "exact": (traced, exact, pipeline.training_passes(job.optimizer)),
+        "train": (traced, plan, pipeline.training_passes(job.optimizer, job.calculus)),
+        "gradients": (traced, plan, pipeline.gradient_passes(job.calculus)),
+        "exact": (traced, exact, pipeline.training_passes(job.optimizer, calculus=False)),
+        "published": (traced, plan, pipeline.training_passes(job.optimizer, calculus=False)),
         "predict": (forward_step(forward, plan, traced.updated_buffers), plan, pipeline.prediction_passes()),
     }
     steps, programs, state = {}, {}, StateTable()
@@ -111,10 +123,10 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
         steps[name] = step = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
         program = make_program(name, lower(step), step)
         programs[name] = Planned(program, plan_arena(program))
-        if name != "exact":
+        if name not in COMPARISONS:
             state.add(name, step)
-    exact_program = programs.pop("exact").program
-    return Analysis(job, layers, plan, steps, programs, state, exact_program, original, tuple(output.shape))
+    comparisons = {name: programs.pop(name) for name in COMPARISONS}
+    return Analysis(job, layers, plan, steps, programs, state, comparisons, original, tuple(output.shape))
 
 
 def _parameter_names(module: nn.Module) -> list[str]:
@@ -141,7 +153,7 @@ def _duplicate(step: Step, plan: Plan) -> Step:
 
 
 def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step], None] | None:
-    if observe is None or program == "exact":
+    if observe is None or program in COMPARISONS:
         return None
     return lambda index, name, step: observe(program, index, name, step)
 

@@ -76,7 +76,7 @@ class Grid:
         return None if rows is None or cols is None else (rows, cols)
 
     def enlarged(self, by: Sequence[int], size: tuple[int, int]) -> Grid:
-        """The grid with every pixel replaced by a block, over an image of `size`: as pooling without overlap sees it."""
+        """The grid with every pixel a block, over an image of `size`: as pooling without overlap sees it."""
         rows, cols = (
             Windows(axis.count, axis.pitch * k, axis.origin * k, axis.lo * k, axis.hi * k)
             for axis, k in zip(self.axes, by, strict=True)
@@ -94,11 +94,7 @@ def parents(fine: Windows, coarse: Windows) -> list[int] | None:
         meets = [index for index, (a, b) in enumerate(coarse.spans()) if max(a, start) < min(b, stop)]
         if not meets:
             found.append(NOWHERE)
-        elif (
-            len(meets) == 1
-            and coarse.spans()[meets[0]][0] <= start
-            and stop <= coarse.spans()[meets[0]][1]
-        ):
+        elif len(meets) == 1 and coarse.spans()[meets[0]][0] <= start and stop <= coarse.spans()[meets[0]][1]:
             found.append(meets[0])
         else:
             return None

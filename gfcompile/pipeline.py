@@ -39,6 +39,7 @@ FILTERING: Sequence[AnyPass] = (
     PackMasks(),  # what is still kept of masks, in its smallest form
     Hoist(),  # last on this grid: it only reorders
 )
+CALCULUS = (MergeEqual, Sink, PackMasks)  # exact, so that a step with them and one without can be compared
 LOWERING: Sequence[AnyPass] = (
     FoldBatchnorm(),  # needs convolutions as traced
     FoldFrozen(),  # scales and shifts become constants
@@ -49,14 +50,19 @@ LOWERING: Sequence[AnyPass] = (
 )
 
 
-def training_passes(optimizer: SGD) -> list[AnyPass]:
+def training_passes(optimizer: SGD, calculus: bool = True) -> list[AnyPass]:
     """Forward, backward, update."""
-    return [*FILTERING, AppendOptimizer(optimizer), *LOWERING]
+    return [*_filtering(calculus), AppendOptimizer(optimizer), *LOWERING]
 
 
-def gradient_passes() -> list[AnyPass]:
+def gradient_passes(calculus: bool = True) -> list[AnyPass]:
     """The same gradients, returned instead of applied."""
-    return [*FILTERING, *LOWERING]
+    return [*_filtering(calculus), *LOWERING]
+
+
+def _filtering(calculus: bool) -> list[AnyPass]:
+    """Without the calculus: gradient filtering as published, spread and averaged at every layer."""
+    return [each for each in FILTERING if calculus or not isinstance(each, CALCULUS)]
 
 
 def prediction_passes() -> list[AnyPass]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,7 +28,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Request:
-    """The user's wishes: `patches` maps a name pattern to r, "*" for all."""
+    """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms."""
 
     layers: int | None = None
     patches: Mapping[str, int] | None = None
@@ -35,6 +36,7 @@ class Request:
     exact: bool = False
     batchnorm: str = "eval"
     compat: str | None = None
+    affine: bool = False
 
     def __post_init__(self) -> None:
         if self.layers is not None and self.layers < 1:
@@ -53,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """`r` is None for a layer that stays exact; `role` is "layer", "head" or "named"."""
+    """`r` is None for a layer that stays exact; `role` is "layer", "head", "named" or "affine"."""
 
     name: str
     kind: str
@@ -96,6 +98,8 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         if not found:
             raise UserError(f"--train {pattern}: no layer has that name{_did_you_mean(pattern, layers)}")
         chosen = dict.fromkeys(found, "named") | chosen
+    if request.affine:
+        chosen = dict.fromkeys(_norms_behind(layers, chosen), "affine") | chosen
     trained, refused = [], []
     for layer in layers:
         if layer.name not in chosen:
@@ -149,6 +153,15 @@ def _head(layers: Sequence[Layer], convs: Sequence[Layer]) -> list[Layer]:
     if after or last.geometry is None or last.geometry.kernel != (1, 1) or len(convs) == 1:
         return after
     return [last]
+
+
+def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[str]:
+    """The layers without a kernel of their own (batch norms) that run right behind a trained convolution."""
+    return [
+        after.name
+        for before, after in itertools.pairwise(layers)
+        if before.kind == "conv" and before.name in chosen and after.kind == "other"
+    ]
 
 
 def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:

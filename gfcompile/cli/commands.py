@@ -13,10 +13,11 @@ from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
 
 if TYPE_CHECKING:
-    from gfcompile.compiler import Job
+    from collections.abc import Callable
+
+    from gfcompile.compiler import Analysis, Job
 
 OK, FAILED = 0, 1
-
 
 
 def compile(args: argparse.Namespace) -> int:
@@ -35,9 +36,9 @@ def compile(args: argparse.Namespace) -> int:
     out = args.out if args.out is not None else Path(f"{name}_step")
     folder: Path | None = None
     if args.dry_run:
-        report = _analyse(job, screen, args.dump)
+        report = _analyse(job, screen, args.dump, args.dump)
     else:
-        folder = api.compile_job(job, out, args.target, screen.progress, args.dump)
+        folder = api.compile_job(job, out, args.target, screen.progress, args.dump, args.debug)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     screen.clear()
     if args.json:
@@ -67,7 +68,7 @@ def inspect(args: argparse.Namespace) -> int:
         report = survey_report(layers, plan, plan.refused, job.example.shape)
     else:
         job, _, _ = make_job(args, screen)
-        report = _analyse(job, screen, None)
+        report = _analyse(job, screen, None, args.out)
     screen.clear()
     screen.result(json.dumps(report, indent=1) if args.json else summary_text(report))
     return OK
@@ -162,20 +163,31 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
     patches = {"*": DEFAULT_PATCH, **dict(args.r)}
-    request = Request(args.layers, patches, tuple(args.train), args.exact, args.batchnorm, args.compat)
-    job = Job(loaded.module, example, loss, request, optimizer, args.lr, loaded.fixed_mode)
+    request = Request(
+        args.layers, patches, tuple(args.train), args.exact, args.batchnorm, args.compat, args.train_affine
+    )
+    job = Job(loaded.module, example, loss, request, optimizer, args.lr, loaded.fixed_mode, not args.no_calculus)
     return job, loaded.name, source
 
 
-def _analyse(job: Job, screen: Screen, dump: Path | None) -> dict[str, Any]:
+def _analyse(job: Job, screen: Screen, dump: Path | None, report: Path | None) -> dict[str, Any]:
+    """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.compiler import analyse
     from gfcompile.dumps import Dumps
     from gfcompile.report import make_report, write_report
 
     analysis = analyse(job, Dumps(dump).observe if dump is not None else None, screen.progress)
-    if dump is not None:
-        write_report(analysis, dump)
+    if report is not None:
+        _write(write_report, analysis, report)
     return make_report(analysis)
+
+
+def _write(write_report: Callable[[Analysis, Path], None], analysis: Analysis, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_report(analysis, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: the report cannot be written there ({error.strerror}); choose another") from error
 
 
 def _read_report(folder: Path) -> dict[str, Any]:

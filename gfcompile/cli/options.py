@@ -61,6 +61,10 @@ def compile_parser() -> Parser:
     output.add_argument(
         "--dry-run", action="store_true", help="analyse and report, generate no code; the report goes to --dump DIR"
     )
+    output.add_argument(
+        "--debug", action="store_true",
+        help="a slower step, same results: after every kernel it checks the memory around every buffer",
+    )  # fmt: skip
     _target(output)
     _screen(output)
     return parser
@@ -77,6 +81,7 @@ def inspect_parser() -> Parser:
     _training(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--quick", action="store_true", help="trace forward only: the layers, without the memory plan")
+    output.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.json and the pictures here")
     _screen(output)
     return parser
 
@@ -155,7 +160,15 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         "--train", metavar="PATTERN", action="append", default=[],
         help="train these layers too, as in 'layer3.*'; may be repeated",
     )  # fmt: skip
+    group.add_argument(
+        "--train-affine", action="store_true",
+        help="train the weight and bias of the batch norms behind the trained convolutions too",
+    )  # fmt: skip
     group.add_argument("--exact", action="store_true", help="train the same layers without filtering")
+    group.add_argument(
+        "--no-calculus", action="store_true",
+        help="filter as published, without the patch calculus: the same gradients from more memory, to compare with",
+    )  # fmt: skip
     group.add_argument(
         "--batchnorm", metavar="eval|train", default="eval",
         help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated",

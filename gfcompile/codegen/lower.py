@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import tvm
 from torch import fx
 from tvm import relax
@@ -16,12 +15,11 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from gfcompile.codegen.converters import CONVERTERS
 from gfcompile.errors import UserError
 from gfcompile.passes.base import shape_of
+from gfcompile.passes.crossing import is_view_of_input
 from gfcompile.passes.select import layer_of
 from gfcompile.step import Role, Step
 
 ENTRY = "main"
-aten = torch.ops.aten
-RESHAPES = (aten.permute.default, aten.view.default, aten.unsqueeze.default, aten.expand.default)
 FUSION = (
     relax.transform.LegalizeOps,
     relax.transform.AnnotateTIROpPattern,
@@ -81,9 +79,7 @@ def _halves(step: Step, body: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Nod
     boundary = calls.index(losses[0]) + 1
     forward, backward = calls[:boundary], calls[boundary:]
     read_behind = {arg for node in backward for arg in node.all_input_nodes}
-    again = [
-        node for node in forward if node in read_behind and node.target in RESHAPES and node.args[0].op == "placeholder"
-    ]
+    again = [node for node in forward if node in read_behind and is_view_of_input(node)]
     return forward, [*again, *backward]
 
 

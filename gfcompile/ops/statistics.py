@@ -36,9 +36,7 @@ def mask_count(
 
 
 @mask_count.register_fake
-def _(
-    masks: list[Tensor], wanted: list[bool], rows: list[int], cols: list[int], channels_last: bool = False
-) -> Tensor:
+def _(masks: list[Tensor], wanted: list[bool], rows: list[int], cols: list[int], channels_last: bool = False) -> Tensor:
     return masks[0].new_empty(patch_shape(masks[0], rows, cols, channels_last), dtype=count_type(rows, cols))
 
 

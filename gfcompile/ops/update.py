@@ -1,4 +1,4 @@
-"""Optimizer updates, each element from its own old value."""
+"""Optimizer updates, each element from its own old value. The gradient may be one value for all taps of a kernel."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
     return loss, grad(w)   ==>   w', v' = gf.sgd_update(w, v, grad(w), lr) ; return loss, w', v'
 
-Exact: torch.optim.SGD's formula. Without momentum there is no v.
+Exact: torch.optim.SGD's formula. Without momentum there is no v. A gradient that is one value spread over a kernel's
+taps is read as that value.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ class AppendOptimizer(Pass):
         parameter = step.placeholder(Role.PARAMETER, name)
         lr = self._input(step, Value(Role.LR, "lr"), ())
         results = step.results()
+        gradient = site.args[0] if site.target is torch.ops.aten.expand.default else site
         with graph.inserting_after(_last_reader(site, parameter)):
             if self.optimizer.momentum == 0:
-                update = emit(graph, gf.sgd_update_plain.default, parameter, site, lr, self.optimizer.weight_decay)
+                update = emit(graph, gf.sgd_update_plain.default, parameter, gradient, lr, self.optimizer.weight_decay)
                 results[index] = update
             else:
                 velocity = self._input(step, Value(Role.MOMENTUM, name), shape_of(parameter))
                 settings = (self.optimizer.momentum, self.optimizer.weight_decay)
-                update = emit(graph, gf.sgd_update.default, parameter, velocity, site, lr, *settings)
+                update = emit(graph, gf.sgd_update.default, parameter, velocity, gradient, lr, *settings)
                 with graph.inserting_after(update):
                     new_velocity = emit(graph, operator.getitem, update, 1)
                     new_parameter = emit(graph, operator.getitem, update, 0)

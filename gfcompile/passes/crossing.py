@@ -12,6 +12,14 @@ aten = torch.ops.aten
 STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default}
 
 
+VIEWS = (aten.permute.default, aten.view.default, aten.unsqueeze.default, aten.expand.default)
+
+
+def is_view_of_input(node: fx.Node) -> bool:
+    """A reshaped parameter or input: it costs nothing to make it again behind the loss."""
+    return node.target in VIEWS and node.args[0].op == "placeholder"
+
+
 class Crossing:
     """The graph cut at the loss. *Forward work* is what stands behind the loss and does not depend on it."""
 
@@ -29,14 +37,28 @@ class Crossing:
 
     def is_kept(self, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node] = frozenset()) -> bool:
         """Whether a forward value must live on behind the loss, statistics and what is in `dying` aside."""
-        for user in node.users:
-            if user in self.gradients:
-                if not _needs_only_the_shape(user, node):
-                    return True
-            elif user in self.forward_work and user.target not in STATISTICS and user not in dying:
-                if self.is_kept(user, dying):
-                    return True
-        return False
+        return any(self._keeps(user, node, dying) for user in node.users)
+
+    def _keeps(self, user: fx.Node, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node]) -> bool:
+        if user in self.gradients:
+            return not _needs_only_the_shape(user, node)
+        is_forward_work = user in self.forward_work and user.target not in STATISTICS and user not in dying
+        return is_forward_work and self.is_kept(user, dying)
+
+    def is_behind(self, node: fx.Node) -> bool:
+        """Whether it runs after the loss."""
+        return node in self.gradients or node in self.forward_work
+
+    def saved(self) -> list[fx.Node]:
+        """Values computed before the loss and read behind it, in order; views of inputs are made again instead."""
+        return [
+            node
+            for node in self.position
+            if node.op == "call_function"
+            and self.position[node] < self.position[self.loss]
+            and any(self.is_behind(user) for user in node.users)
+            and not is_view_of_input(node)
+        ]
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         """The values computed before the loss from which forward work is made."""

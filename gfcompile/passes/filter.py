@@ -1,8 +1,8 @@
 """Expand a filtered backward into patch-sum, channel-mix, broadcast (METHOD section 1).
 
     gx, gw, gb = gf.filtered_convolution_backward(gy, x, w, ...)
-      ==>  g  = gf.patch_mean(gy)                       gw = gf.channel_mix_weight(g, gf.patch_sum(x)) / (s_h*s_w)
-           gb = sum(gy)                                 gx = gf.patch_broadcast(gf.channel_mix(g, w) / (s_h*s_w))
+      ==>  g  = gf.patch_mean(gy)                   gw = expand(gf.channel_mix_weight(g, gf.patch_sum(x) / (s_h*s_w)))
+           gb = sum(gy)                             gx = gf.patch_broadcast(gf.channel_mix(g, w) / (s_h*s_w))
 
 Exact with respect to the marked operator. Only the results that somebody uses are computed; where every patch is one
 pixel (r=1, a 1x1 map) the patch operators would do nothing and are left out.
@@ -53,7 +53,7 @@ class Filter(Pass):
                 new[0] = _over_patches(graph, gf.patch_broadcast.default, q, recipe.in_grid, shape_of(x)[2:])
             if 1 in results:
                 x_tilde = _scaled(graph, _over_patches(graph, gf.patch_sum.default, x, recipe.in_grid), recipe.scale)
-                new[1] = emit(graph, gf.channel_mix_weight.default, g, x_tilde, groups, list(shape_of(w)[2:]))
+                new[1] = _every_tap(graph, emit(graph, gf.channel_mix_weight.default, g, x_tilde, groups, [1, 1]), w)
             if 2 in results:
                 new[2] = emit(graph, aten.sum.dim_IntList, gy, [0, 2, 3])
         for index, user in results.items():
@@ -70,6 +70,11 @@ def _over_patches(
     if Grid.of(*grid, (full[0], full[1])).is_pixels:
         return value
     return emit(graph, target, value, *grid, *([list(full)] if size is not None else []))
+
+
+def _every_tap(graph: fx.Graph, gw: fx.Node, w: fx.Node) -> fx.Node:
+    """The same gradient for every tap: an update reads the one value, and only a returned gradient is copied out."""
+    return gw if shape_of(gw) == shape_of(w) else emit(graph, aten.expand.default, gw, list(shape_of(w)))
 
 
 def _scaled(graph: fx.Graph, value: fx.Node, scale: float) -> fx.Node:

@@ -101,9 +101,7 @@ def _unpack_mask(to: Relayout, node: fx.Node) -> bool:
 def _packed_mask_count(to: Relayout, node: fx.Node) -> bool:
     bits, wanted, shape, *windows = node.args
     packed = [to.as_plain(part) for part in bits]
-    to.image[node] = to.emit(
-        gf.packed_mask_count.default, packed, wanted, _last(shape), *windows, channels_last=True
-    )
+    to.image[node] = to.emit(gf.packed_mask_count.default, packed, wanted, _last(shape), *windows, channels_last=True)
     return True
 
 
@@ -143,6 +141,10 @@ def _reduction(to: Relayout, node: fx.Node) -> bool:
 
 def _expand(to: Relayout, node: fx.Node) -> bool:
     x, size = node.args[0], node.args[1]
+    if x.target is gf.channel_mix_weight.default:
+        layout = WeightLayout.for_conv(list(shape_of(node)), x.args[2])
+        to.packed[node] = (to.emit(aten.expand.default, to.packed[x][0], list(layout.physical_shape)), layout)
+        return True
     if len(size) != 4 or len(shape_of(x)) != 4 or not (shape_of(x)[2:] == (1, 1) or x in to.image):
         return False
     to.image[node] = to.emit(aten.expand.default, to.as_image(x), _last(list(shape_of(node))))
@@ -248,6 +250,8 @@ def _update(to: Relayout, node: fx.Node) -> bool:
     packed, layout = to.packed[weight]
 
     def pick(arg: fx.Node) -> Any:
+        if arg.target is gf.channel_mix_weight.default:
+            return to.packed[arg][0]
         return to.as_packed(arg, layout) if shape_of(arg) == layout.logical_shape else to.as_plain(arg)
 
     updated = to.emit(node.target, packed, *fx.map_arg(node.args[1:], pick))

@@ -70,9 +70,7 @@ def _read_masks(crossing: Crossing) -> list[fx.Node]:
         for node in crossing.forward_work
         if _is_map_mask(node) and any(user in crossing.gradients for user in node.users)
     }
-    while stay := {
-        mask for mask in masks if any(crossing.is_kept(source, masks) for source in crossing.sources(mask))
-    }:
+    while stay := {mask for mask in masks if any(crossing.is_kept(source, masks) for source in crossing.sources(mask))}:
         masks -= stay
     return sorted(masks, key=crossing.position.__getitem__)
 

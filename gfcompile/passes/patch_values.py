@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Evaluation:
         return result if keep else self.write(aten.view.default, result, [n for a, n in _left(result, axes)])
 
     def statistic(self, field: Field, grid: Grid) -> fx.Node:
-        """S(field): counts of masks as integers, sums of anything else; of the unsliced map where all is sliced alike."""
+        """S(field): counts of masks, sums of anything else; of the unsliced map where all is sliced alike."""
         base, cut = _unsliced(field)
         if base.tensor is None:
             masks = sorted(base.masks, key=lambda item: item[0].name)
@@ -91,7 +92,7 @@ class Evaluation:
 
     def _on(self, term: Term, grid: Grid) -> fx.Node:
         """The term's values on a grid that refines its own: q[parent]. A single patch broadcasts by itself."""
-        if term.grid.key == grid.key or shape_of(term.value)[2:] == (1, 1) and term.grid.is_whole:
+        if term.grid.key == grid.key or (term.grid.is_whole and shape_of(term.value)[2:] == (1, 1)):
             return term.value
         return self.write(gf.regrid.default, term.value, *term.grid.lists, *grid.lists)
 
@@ -116,7 +117,7 @@ class Evaluation:
         """Values of channel spans as one tensor, zero where no span reaches."""
         borders = sorted({0, shape[1], *(border for span in parts for border in span)})
         pieces = []
-        for start, stop in zip(borders, borders[1:], strict=False):
+        for start, stop in itertools.pairwise(borders):
             piece: fx.Node | None = None
             for (low, high), value in parts.items():
                 if low <= start and stop <= high:

@@ -12,9 +12,9 @@ something else must read pixel by pixel (an exact convolution, a max pool) stays
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -23,14 +23,15 @@ from torch import fx
 from gfcompile.grids import Grid
 from gfcompile.ops import gf
 from gfcompile.passes.base import check, shape_of
-from gfcompile.passes.forms import Algebra, Form, Writer
+from gfcompile.passes.forms import Algebra, Form, Shape, Writer
+from gfcompile.passes.gradient_rules import GENERATORS, RULES, is_zero
 from gfcompile.passes.patch_values import Evaluation, why_not
 from gfcompile.passes.select import layer_of
 from gfcompile.step import Event, Materialised, Role, Step
 
 aten = torch.ops.aten
 MOST_TERMS = 8  # behind so many residual joins one full-resolution gradient costs less than its expansion
-ZEROS = {aten.scalar_tensor.default: 0, aten.full.default: 1, aten.full_like.default: 1}  # where the value stands
+JOINS = "it is combined with a gradient that exists at full resolution"
 
 
 class Sink:
@@ -85,12 +86,12 @@ class Walk:
         self.nodes = gradient_nodes(self.step)
         self.gradients = set(self.nodes)
         self.readers = {node: list(node.users) for node in self.nodes}
-        self.on_grid: set[fx.Node] = set()
+        self.no_maps: set[fx.Node] = set()
 
     def read(self) -> None:
         """Give every full-resolution gradient its form."""
         for node in self.nodes:
-            if not _is_map(node) or self._is_on_grid(node):
+            if self._is_no_map(node) or not _is_map(node):
                 continue
             self.write.at(node)
             rule = RULES.get(node.target)
@@ -101,20 +102,26 @@ class Walk:
                 form = self.algebra.opaque(node)
             self.forms[node] = form
 
-    def _is_on_grid(self, node: fx.Node) -> bool:
-        """Patch values: means, and what is made of them alone."""
-        maps = [arg for arg in node.all_input_nodes if arg in self.gradients and _is_map(arg)]
-        if node.target is gf.patch_mean.default or (
-            node.target is not gf.patch_broadcast.default and maps and all(arg in self.on_grid for arg in maps)
+    def _is_no_map(self, node: fx.Node) -> bool:
+        """Patch values and weight gradients, and what is made of them alone."""
+        operands = [arg for arg in node.all_input_nodes if arg in self.no_maps or arg in self.forms]
+        if (
+            node.target in (gf.patch_mean.default, gf.channel_mix_weight.default)
+            or (node.target is operator.getitem and node.args[1] != 0)
+            or (
+                node.target is not gf.patch_broadcast.default
+                and operands
+                and all(arg in self.no_maps for arg in operands)
+            )
         ):
-            self.on_grid.add(node)
-        return node in self.on_grid
+            self.no_maps.add(node)
+        return node in self.no_maps
 
-    def form_of(self, arg: Any, shape: tuple[int, ...]) -> Form | None:
+    def form_of(self, arg: Any, shape: Shape) -> Form | None:
         """An operand as a form: a gradient map, a zero, or what is constant over the map."""
         if isinstance(arg, fx.Node) and arg in self.forms:
             return self.forms[arg]
-        if _is_zero(arg):
+        if is_zero(arg):
             return Form((), shape)
         constant = self.constant(arg)
         if constant is None:
@@ -132,7 +139,7 @@ class Walk:
             return None
         return arg if len(shape) == 4 else self.write(aten.view.default, arg, [1] * (4 - len(shape)) + list(shape))
 
-    def is_field(self, arg: Any, shape: tuple[int, ...]) -> bool:
+    def is_field(self, arg: Any, shape: Shape) -> bool:
         """A forward map of the same size."""
         return (
             isinstance(arg, fx.Node) and arg not in self.gradients and _is_map(arg) and shape_of(arg)[2:] == shape[2:]
@@ -143,7 +150,9 @@ class Walk:
         found: dict[fx.Node, str] = {}
         for node, form in self.forms.items():
             if len(form.terms) > MOST_TERMS:
-                found[node] = f"more than {MOST_TERMS} residual joins multiply their masks; it costs less to keep it once"
+                found[node] = (
+                    f"more than {MOST_TERMS} residual joins multiply their masks; it costs less to keep it once"
+                )
             for reader in self.readers[node]:
                 reason = None if reader in self.derived else self._why_read(node, reader)
                 if reason:
@@ -158,11 +167,13 @@ class Walk:
 
     def _why_read(self, node: fx.Node, reader: fx.Node) -> str | None:
         if reader.target is gf.patch_mean.default:
-            return why_not(self.forms[node], Grid.of(*reader.args[1:3], self.forms[node].size))
+            return why_not(self.forms[node], Grid.of(reader.args[1], reader.args[2], self.forms[node].size))
         if _summed_axes(reader) is not None:
             return None
-        if reader.target in RULES and any(self.forms[arg].has_pixels for arg in reader.all_input_nodes if arg in self.forms):
-            return "it joins a gradient that exists at full resolution"
+        if reader.target in RULES and any(
+            self.forms[arg].has_pixels for arg in reader.all_input_nodes if arg in self.forms
+        ):
+            return JOINS
         return _reason(self.step, reader)
 
     def rewrite(self) -> list[str]:
@@ -177,7 +188,7 @@ class Walk:
             self.write.at(node)
             axes = _summed_axes(node)
             if node.target is gf.patch_mean.default:
-                value = evaluation.mean(form, Grid.of(*node.args[1:3], form.size))
+                value = evaluation.mean(form, Grid.of(node.args[1], node.args[2], form.size))
             elif axes is not None:
                 value = evaluation.total(form, axes, bool(node.args[2]) if len(node.args) > 2 else False)
             else:
@@ -190,21 +201,23 @@ class Walk:
         """The full-resolution gradients that are still there."""
         alive = set(self.step.body.graph.nodes)
         return [
-            Materialised(node.name, shape_of(node), self.forced.get(node) or _born(self.step, node))
+            Materialised(node.name, shape_of(node), self.forced.get(node) or self._born(node))
             for node in self.forms
             if node in alive
         ]
+
+    def _born(self, node: fx.Node) -> str:
+        if any(arg in self.forms for arg in node.all_input_nodes):
+            return JOINS
+        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else node
+        if source.target is aten.convolution_backward.default:
+            return f"{layer_of(self.step, source.args[2]) or 'a convolution'} computes its input gradient exactly"
+        return f"{_operator(node)} computes it at full resolution"
 
 
 def _is_map(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dim() == 4 and value.shape[2] * value.shape[3] > 1
-
-
-def _is_zero(arg: Any) -> bool:
-    if isinstance(arg, fx.Node) and arg.target in ZEROS:
-        arg = arg.args[ZEROS[arg.target]]
-    return isinstance(arg, int | float) and arg == 0
 
 
 def _summed_axes(node: fx.Node) -> list[int] | None:
@@ -224,145 +237,5 @@ def _reason(step: Step, reader: fx.Node) -> str:
     return f"{_operator(reader)} reads it pixel by pixel"
 
 
-def _born(step: Step, node: fx.Node) -> str:
-    source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else node
-    if source.target is aten.convolution_backward.default:
-        return f"{layer_of(step, source.args[2]) or 'a convolution'} computes its input gradient exactly"
-    return f"{_operator(node)} computes it at full resolution"
-
-
 def _operator(node: fx.Node) -> str:
     return str(node.target).removeprefix("aten.").partition(".")[0] if node.op == "call_function" else node.op
-
-
-Rule = Callable[[Walk, fx.Node], Form | None]
-
-
-def _sum(walk: Walk, node: fx.Node, sign: int) -> Form | None:
-    if node.kwargs.get("alpha", 1) != 1:
-        return None
-    left, right = (walk.form_of(arg, shape_of(node)) for arg in node.args[:2])
-    return None if left is None or right is None else walk.algebra.add(left, right, sign)
-
-
-def _product(walk: Walk, node: fx.Node) -> Form | None:
-    shape = shape_of(node)
-    for one, other in (node.args[:2], node.args[1::-1]):
-        if isinstance(one, fx.Node) and one in walk.forms:
-            return _times(walk, walk.forms[one], other, shape)
-        constant = walk.constant(one)
-        if constant is not None and one in walk.gradients and walk.is_field(other, shape):
-            whole = walk.algebra.spread(constant, Grid.whole((shape[2], shape[3])), shape)
-            return walk.algebra.times_field(whole, other)
-    return None
-
-
-def _times(walk: Walk, form: Form, factor: Any, shape: tuple[int, ...]) -> Form | None:
-    if isinstance(factor, int | float):
-        return walk.algebra.scale(form, factor)
-    constant = walk.constant(factor)
-    if constant is not None:
-        return walk.algebra.times_constant(form, constant)
-    if form.shape != shape or form.has_pixels or not walk.is_field(factor, shape):
-        return None
-    return walk.algebra.times_field(form, factor)
-
-
-def _quotient(walk: Walk, node: fx.Node) -> Form | None:
-    form, divisor = walk.forms.get(node.args[0]), node.args[1]
-    if form is None:
-        return None
-    if isinstance(divisor, int | float):
-        return walk.algebra.scale(form, divisor, divide=True)
-    constant = walk.constant(divisor)
-    return None if constant is None else walk.algebra.times_constant(form, constant, divide=True)
-
-
-def _negation(walk: Walk, node: fx.Node) -> Form | None:
-    form = walk.forms.get(node.args[0])
-    return None if form is None else walk.algebra.scale(form, -1)
-
-
-def _choice(walk: Walk, node: fx.Node) -> Form | None:
-    mask, *branches = node.args
-    shape = shape_of(node)
-    yes, no = (walk.form_of(arg, shape) for arg in branches)
-    if yes is None or no is None or yes.has_pixels or no.has_pixels or not walk.is_field(mask, shape):
-        return None
-    return walk.algebra.choose(mask, yes, no)
-
-
-def _expansion(walk: Walk, node: fx.Node) -> Form | None:
-    return walk.form_of(node.args[0], shape_of(node)) if shape_of(node.args[0])[-2:] == (1, 1) else None
-
-
-def _broadcast(walk: Walk, node: fx.Node) -> Form:
-    value, rows, cols, size = node.args
-    return walk.algebra.spread(value, Grid.of(rows, cols, (size[0], size[1])), shape_of(node))
-
-
-def _slice(walk: Walk, node: fx.Node) -> Form | None:
-    form, axis, *bounds = walk.forms.get(node.args[0]), *node.args[1:]
-    if form is None or axis != 1 or bounds[2:] not in ([], [1]):
-        return None
-    start, stop, _ = slice(*bounds[:2]).indices(form.shape[1])
-    return walk.algebra.cut(form, start, stop)
-
-
-def _slice_scatter(walk: Walk, node: fx.Node) -> Form | None:
-    base, source, axis, *bounds = node.args
-    form = walk.forms.get(source)
-    if form is None or not _is_zero(base) or axis != 1 or bounds[2:] not in ([], [1]):
-        return None
-    start, _, _ = slice(*bounds[:2]).indices(shape_of(node)[1])
-    return walk.algebra.place(form, start, shape_of(node)[1])
-
-
-def _concatenation(walk: Walk, node: fx.Node) -> Form | None:
-    if (node.args[1] if len(node.args) > 1 else 0) != 1:
-        return None
-    forms = [walk.form_of(part, shape_of(part)) for part in node.args[0]]
-    return None if any(form is None for form in forms) else walk.algebra.join([form for form in forms if form])
-
-
-def _average_pooling(walk: Walk, node: fx.Node) -> Form | None:
-    """The gradient of pooling over windows that neither overlap nor overhang: pooled values on that grid."""
-    pooled, full = shape_of(node.args[0]), shape_of(node)
-    if node.target is aten._adaptive_avg_pool2d_backward.default:
-        kernel = [whole // part for whole, part in zip(full[2:], pooled[2:], strict=True)]
-        if any(whole % part for whole, part in zip(full[2:], pooled[2:], strict=True)):
-            return None
-        divisor = kernel[0] * kernel[1]
-    else:
-        kernel, stride, padding, _, _, override = node.args[2:8]
-        overhangs = any(k * n > size for k, n, size in zip(kernel, pooled[2:], full[2:], strict=True))
-        if list(stride or kernel) != list(kernel) or any(padding) or overhangs:
-            return None
-        divisor = override or kernel[0] * kernel[1]
-    form = walk.forms[node.args[0]]
-    if not form.is_plain:
-        walk.pooled[node.args[0]] = "average pooling spreads it: its value on the pooled map is needed"
-        form = walk.algebra.opaque(node.args[0])
-    size = (full[2], full[3])
-    terms = tuple(replace(term, grid=term.grid.enlarged(kernel, size)) for term in form.terms)
-    return walk.algebra.scale(Form(terms, full), divisor, divide=True)
-
-
-RULES: dict[Any, Rule] = {
-    aten.add.Tensor: lambda walk, node: _sum(walk, node, 1),
-    aten.sub.Tensor: lambda walk, node: _sum(walk, node, -1),
-    aten.mul.Tensor: _product,
-    aten.mul.Scalar: _product,
-    aten.div.Tensor: _quotient,
-    aten.div.Scalar: _quotient,
-    aten.neg.default: _negation,
-    aten.where.self: _choice,
-    aten.expand.default: _expansion,
-    gf.patch_broadcast.default: _broadcast,
-    aten.slice.Tensor: _slice,
-    aten.slice_scatter.default: _slice_scatter,
-    aten.cat.default: _concatenation,
-    aten.avg_pool2d_backward.default: _average_pooling,
-    aten._adaptive_avg_pool2d_backward.default: _average_pooling,
-}
-GENERATORS = {gf.patch_broadcast.default, aten.expand.default}  # their operands are patch values already

@@ -11,8 +11,17 @@ LAYER_COLUMNS = (
     "layer", "geometry", "gradient", "r", "forward", "backward exact", "backward", "kept exact", "kept",
 )  # fmt: skip
 
+LABELS = {"exact": "exact", "published": "filtered as published", "this_step": "this step"}
+MEMORY_COLUMNS = ("memory, counted", *LABELS.values())
+MEMORY_COLUMNS_MEAN = (
+    "*exact* and *filtered as published* keep what autograd keeps between the convolutions; *this step* carries "
+    "gradients on the patch grid where it can, and keeps masks as counts or bits."
+)
+KEPT_COLUMNS = ("layer", "what", "type", "bytes", "why", "what would remove it")
+NO_FULL_GRADIENTS = "None: the backward pass through the filtered layers never leaves the patch grid."
 
-def render_page(report: dict[str, Any], picture: str | None = None) -> str:
+
+def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
     """The page; sections without data (a survey has no memory plan) are left out."""
     parts = [
         "# Compiled training step",
@@ -28,20 +37,9 @@ def render_page(report: dict[str, Any], picture: str | None = None) -> str:
     if report["refusals"]:
         rows = [(row["layer"], row["reason"]) for row in report["refusals"]]
         parts += ["## Layers that stay exact", table(("layer", "reason"), rows)]
-    parts += ["## Memory", table(("what", "exact", "this step"), memory_rows(report))]
-    memory = report["memory"]
-    if "state_bytes" in memory:
-        rows = [(role, in_bytes(size)) for role, size in memory["state_bytes"].items()]
-        parts += ["State that lives as long as the step:", table(("role", "bytes"), rows)]
-    if picture:
-        parts += [f"![The arena over the kernel calls of a training step]({picture})"]
-    if "saved" in memory:
-        saved = [
-            (row["name"], f"{row['dtype']} {by_x(row['shape'])}", in_bytes(row["bytes"]), row["kernel"])
-            for row in memory["saved"]
-        ]
-        parts += ["## What crosses from forward to backward"]
-        parts += [table(("buffer", "type", "bytes", "written by"), saved) if saved else "Nothing."]
+    parts += ["## Memory", table(MEMORY_COLUMNS, memory_rows(report)), MEMORY_COLUMNS_MEAN]
+    if "saved" in report["memory"]:
+        parts += _memory_plan(report["memory"], pictures)
     if "passes" in report:
         passes = [
             (row["program"], row["name"], str(len(row["sites"])), f"{row['seconds']:.3f}") for row in report["passes"]
@@ -51,21 +49,55 @@ def render_page(report: dict[str, Any], picture: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _memory_plan(memory: dict[str, Any], pictures: Sequence[str]) -> list[str]:
+    totals = [(name.replace("_", " "), in_bytes(size)) for name, size in memory["totals"].items()]
+    parts = [
+        "A training step holds:",
+        table(("what", "bytes"), totals),
+        "*scratch* is the rest of the arena: what lives and dies within one of the two passes.",
+        *(f"![{name.removesuffix('.svg').capitalize()} over a training step]({name})" for name in pictures),
+        "## What crosses from forward to backward",
+        table(KEPT_COLUMNS, kept_rows(memory)) if memory["saved"] else "Nothing.",
+        "## Gradients at full resolution",
+    ]
+    rows = [(row["node"], by_x(row["shape"]), in_bytes(row["bytes"]), row["reason"]) for row in _full(memory)]
+    return [*parts, table(("gradient", "shape", "bytes", "why it exists"), rows) if rows else NO_FULL_GRADIENTS]
+
+
+def _full(memory: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = memory["full_resolution_gradients"]
+    return found
+
+
+def kept_rows(memory: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a tensor that crosses."""
+    return [
+        (
+            row["layer"],
+            row["kind"],
+            f"{row['dtype']} {by_x(row['shape'])}",
+            in_bytes(row["bytes"]),
+            row["why"],
+            row["remedy"],
+        )
+        for row in memory["saved"]
+    ]
+
+
 def layer_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """One row a trained layer, in order of execution."""
     return [_layer_row(layer) for layer in report["layers"] if layer["trained"]]
 
 
 def memory_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What is kept, exact against this step."""
+    """What is kept and what the arena needs: exact, filtered as published, this step."""
     memory = report["memory"]
     inputs = memory["conv_inputs"]
     exact, used = in_bytes(inputs["exact_bytes"]), in_bytes(inputs["filtered_bytes"])
-    rows: list[tuple[str, ...]] = [("inputs of trained convolutions", exact, used)]
-    if "saved_bytes" in memory:
-        exact, used = in_bytes(memory["exact_saved_bytes"]), in_bytes(memory["saved_bytes"])
-        rows.append(("everything saved for backward", exact, used))
-        rows.append(("arena (all temporaries)", "", in_bytes(memory["arena_bytes"])))
+    rows: list[tuple[str, ...]] = [("inputs of trained convolutions", exact, used, used)]
+    for key, words in (("saved_bytes", "everything saved for backward"), ("arena_bytes", "arena of a training step")):
+        if "side_by_side" in memory:
+            rows.append((words, *(in_bytes(memory["side_by_side"][name][key]) for name in LABELS)))
     return rows
 
 

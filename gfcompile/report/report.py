@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gfcompile.plan import Layer, Plan, PlannedLayer
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
-from gfcompile.report.page import render_page
+from gfcompile.report.memory import live_bytes, make_memory, variants
+from gfcompile.report.memory_picture import Curve, draw_memory
+from gfcompile.report.page import LABELS, render_page
 
 if TYPE_CHECKING:
     from gfcompile.codegen.program import Program
@@ -27,14 +29,7 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
     """Everything that report.json holds."""
     refusals = [(refusal.layer, refusal.reason) for refusal in analysis.refusals]
     report = survey_report(analysis.layers, analysis.plan, refusals, analysis.job.example.shape)
-    report["memory"] |= {
-        "saved_bytes": analysis.saved_bytes,
-        "exact_saved_bytes": analysis.exact_saved_bytes,
-        "arena_bytes": analysis.arena_bytes,
-        "arena_bytes_by_program": {name: planned.placement.bytes for name, planned in analysis.programs.items()},
-        "state_bytes": _state_bytes(analysis),
-        "saved": _saved(analysis.programs["train"].program),
-    }
+    report["memory"] |= make_memory(analysis)
     report["loss"] = analysis.job.loss.name
     report["optimizer"] = {"name": "sgd", **dataclasses.asdict(analysis.job.optimizer), "lr": analysis.job.lr}
     report["passes"] = [
@@ -91,13 +86,18 @@ def survey_report(
 
 
 def write_report(analysis: Analysis, folder: Path) -> None:
-    """report.json, report.md and arena.svg in the folder."""
+    """report.json, report.md and the two pictures in the folder."""
     report = make_report(analysis)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     planned = analysis.programs["train"]
     picture = draw_arena(_boxes(planned.program, planned.placement.offsets), len(planned.program.calls), "train")
     (folder / "arena.svg").write_text(picture, encoding="utf-8")
-    (folder / "report.md").write_text(render_page(report, picture="arena.svg"), encoding="utf-8")
+    curves = {
+        LABELS[name]: Curve(live_bytes(variant), variant.program.loss_call())
+        for name, variant in variants(analysis).items()
+    }
+    (folder / "memory.svg").write_text(draw_memory(curves), encoding="utf-8")
+    (folder / "report.md").write_text(render_page(report, ("memory.svg", "arena.svg")), encoding="utf-8")
 
 
 def _layer(
@@ -137,30 +137,6 @@ def _layer(
 
 def _flops(flops: Flops) -> dict[str, int]:
     return {**dataclasses.asdict(flops), "backward": flops.backward, "total": flops.total}
-
-
-def _state_bytes(analysis: Analysis) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for entry in analysis.state.entries:
-        sizes[str(entry.role)] = sizes.get(str(entry.role), 0) + entry.bytes
-    return {**sizes, "total": sum(sizes.values())}
-
-
-def _saved(program: Program) -> list[dict[str, Any]]:
-    producers = {buffer: call.kernel for call in program.calls for buffer in call.outputs}
-    rows = []
-    for index in program.saved():
-        buffer = program.buffers[index]
-        rows.append(
-            {
-                "name": buffer.name,
-                "shape": list(buffer.shape),
-                "dtype": buffer.dtype,
-                "bytes": buffer.bytes,
-                "kernel": producers[index],
-            }
-        )
-    return sorted(rows, key=lambda row: -row["bytes"])
 
 
 def _boxes(program: Program, offsets: Mapping[int, int]) -> list[Box]:

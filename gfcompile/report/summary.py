@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gfcompile.report.page import LAYER_COLUMNS, layer_rows, memory_rows
+from gfcompile.report.page import KEPT_COLUMNS, LAYER_COLUMNS, MEMORY_COLUMNS, kept_rows, layer_rows, memory_rows
+from gfcompile.report.units import in_bytes
+
+LARGEST = 12
 
 
 def summary_text(report: dict[str, Any]) -> str:
@@ -15,8 +18,25 @@ def summary_text(report: dict[str, Any]) -> str:
     plan, refusals = report["plan"], report["refusals"]
     counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
     parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
-    parts.append(text_table(("memory, counted", "exact", "this step"), memory_rows(report)))
+    parts.append(text_table(MEMORY_COLUMNS, memory_rows(report)))
+    if "saved" in report["memory"]:
+        parts += _memory_plan(report["memory"])
     return "\n\n".join(parts)
+
+
+def _memory_plan(memory: dict[str, Any]) -> list[str]:
+    totals = ", ".join(f"{name.replace('_', ' ')} {in_bytes(size)}" for name, size in memory["totals"].items())
+    largest = [row[:5] for row in kept_rows(memory)[:LARGEST]]
+    rest = len(memory["saved"]) - len(largest)
+    kept = text_table(KEPT_COLUMNS[:5], largest) + (f"\n... and {rest} smaller" if rest > 0 else "")
+    parts = [f"a training step holds: {totals}", f"crosses from forward to backward:\n{kept}"]
+    full: dict[str, int] = {}
+    for row in memory["full_resolution_gradients"]:
+        full[row["reason"]] = full.get(row["reason"], 0) + row["bytes"]
+    if full:
+        lines = [f"  {in_bytes(size)}: {reason}" for reason, size in full.items()]
+        parts.append("\n".join(["gradients at full resolution:", *lines]))
+    return parts
 
 
 def usage_text(folder: Path) -> str:

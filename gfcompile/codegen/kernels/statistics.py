@@ -14,7 +14,9 @@ def _holds(value: Any, wanted: bool) -> Any:
     return value if wanted else tirx.Not(value)
 
 
-def _counted(agree: Callable[..., Any], shape: tuple[int, int, int, int], rows: Axis, cols: Axis, dtype: str) -> te.Tensor:
+def _counted(
+    agree: Callable[..., Any], shape: tuple[int, int, int, int], rows: Axis, cols: Axis, dtype: str
+) -> te.Tensor:
     counted = window_sum(lambda *at: agree(*at).astype("int32"), shape, rows, cols, "int32", "mask_count")
     return te.compute(counted.shape, lambda *at: counted[at].astype(dtype), name="as_count")
 
@@ -88,7 +90,7 @@ def unpack_mask(bits: te.Tensor, shape: tuple[int, ...]) -> te.Tensor:
 
 
 def scale_by_area(q: te.Tensor, rows: Axis, cols: Axis, inverse: bool) -> te.Tensor:
-    """Patch values [N,n_h,n_w,C] times the real pixels of their patch, or divided by them (zero where there are none)."""
+    """Patch values [N,n_h,n_w,C] times the real pixels of their patch, or divided by them (zero for none)."""
 
     def value(b: Any, p: Any, s: Any, ch: Any) -> Any:
         area = patch_count(p, rows) * patch_count(s, cols)
