@@ -121,7 +121,7 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for word in ("examples:", "exit codes:", "--layers N", "--dry-run", "gfcompile verify MODEL [ARTIFACT]"):
+    for word in ("examples:", "exit codes:", "--layers N", "--dry-run", "--debug", "gfcompile verify MODEL [ARTIFACT]"):
         assert word in done.stdout
 
 
@@ -239,6 +239,16 @@ def test_compiling_ends_with_how_to_use_it(capsys: Capture, model: str, tmp_path
     out = tmp_path / "again_step"
     assert main([model, "--layers", "1", "--out", str(out), *SMALL]) == 0
     assert "import again_step\n    step = again_step.load()\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_debug_build_passes_verify(capsys: Capture, model: str, tmp_path: Path) -> None:
+    """Its guards hold, and what it computes is right."""
+    out = tmp_path / "watched_step"
+    assert main([model, "--layers", "1", "--debug", "--out", str(out), "--quiet", *SMALL]) == 0
+    assert json.loads((out / "manifest.json").read_text())["debug"] is True
+    assert main(["verify", model, str(out), "--quiet"]) == 0
+    assert "PASS: " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import tvm
 from safetensors.torch import save_file
 
 import gfcompile
+from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
-from gfcompile.codegen.driver import write_driver
+from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import RUNTIME, link_library
 from gfcompile.codegen.state import StateEntry
 from gfcompile.compiler import Analysis
@@ -31,6 +33,17 @@ FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
 WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
 ID_PLACE = "0" * 64
+GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit
+DEBUG_FLAGS = ("-g",)  # a debugger then knows the lines of the driver and the runtime
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the library is linked from, the runtime's C aside."""
+
+    driver: Path
+    objects: list[Path]
+    build_id: str
 
 
 def check_destination(out: Path) -> None:
@@ -50,14 +63,24 @@ def check_destination(out: Path) -> None:
 
 
 def build(
-    analysis: Analysis, out: Path, target: Target, progress: Callable[[str], None], dumps: Mapping[str, str]
+    analysis: Analysis,
+    out: Path,
+    target: Target,
+    progress: Callable[[str], None],
+    dumps: Mapping[str, str],
+    debug: bool = False,
 ) -> Path:
-    """Everything is written beside `out` and moved there at the end: a failure leaves nothing behind."""
+    """Everything is written beside `out` and moved there at the end: a failure leaves nothing behind.
+
+    A `debug` library watches its memory and takes more of it; the report stays that of the step without.
+    """
     check_destination(out)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / out.name
         folder.mkdir()
-        build_id = _build_library(analysis, Path(scratch), folder / LIBRARY, target, progress)
+        sources = write_sources(analysis, Path(scratch) / "sources", target, progress, debug)
+        progress("linking")
+        link_library(sources.driver, sources.objects, folder / LIBRARY, target, DEBUG_FLAGS if debug else ())
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder)
@@ -65,7 +88,7 @@ def build(
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        manifest = _manifest(analysis, out.name, build_id, target)
+        manifest = _manifest(analysis, out.name, sources.build_id, target, debug)
         manifest["files"] = {name: _sha256(folder / name) for name in (LIBRARY, WEIGHTS, CONSTANTS)}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         write_report(analysis, folder)
@@ -73,26 +96,27 @@ def build(
     return out
 
 
-def _build_library(
-    analysis: Analysis, scratch: Path, library: Path, target: Target, progress: Callable[[str], None]
-) -> str:
-    builder = KernelBuilder(target)
-    for planned in analysis.programs.values():
-        builder.add(planned.program)
-    objects = scratch / "objects"
-    objects.mkdir()
-    kernels = builder.build(objects, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
+def write_sources(
+    analysis: Analysis, folder: Path, target: Target, progress: Callable[[str], None], debug: bool = False
+) -> Sources:
+    """Compile the kernels and generate the driver, in a new folder."""
+    guard = GUARD if debug else 0
     programs = list(analysis.programs.values())
-    draft = write_driver(programs, analysis.state, kernels, ID_PLACE)
+    if debug:
+        programs = [Planned(planned.program, plan_arena(planned.program, guard)) for planned in programs]
+    folder.mkdir()
+    builder = KernelBuilder(target)
+    for planned in programs:
+        builder.add(planned.program, planned.placement)
+    kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
+    draft = write_driver(programs, analysis.state, kernels, ID_PLACE, guard)
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
         digest.update(path.read_bytes())
     build_id = digest.hexdigest()
-    driver = scratch / "step.c"
+    driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
-    progress("linking")
-    link_library(driver, kernels.objects, library, target)
-    return build_id
+    return Sources(driver, kernels.objects, build_id)
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:
@@ -109,7 +133,7 @@ def _write_wrapper(folder: Path) -> None:
     shutil.copyfile(RUNTIME / "gf_step.h", folder / "gf_step.h")
 
 
-def _manifest(analysis: Analysis, name: str, build_id: str, target: Target) -> dict[str, Any]:
+def _manifest(analysis: Analysis, name: str, build_id: str, target: Target, debug: bool) -> dict[str, Any]:
     job, plan = analysis.job, analysis.plan
     step = analysis.steps["train"]
     gradients = [value.name for value in analysis.steps["gradients"].outputs if value.role is Role.GRADIENT]
@@ -150,6 +174,7 @@ def _manifest(analysis: Analysis, name: str, build_id: str, target: Target) -> d
         "refusals": [[refusal.layer, refusal.reason] for refusal in analysis.refusals],
         "batchnorm": plan.batchnorm,
         "target": target.name,
+        "debug": debug,
         "versions": {
             "gfcompile": gfcompile.__version__,
             "torch": torch.__version__,

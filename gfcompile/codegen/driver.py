@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from gfcompile.codegen.arena import Placement
 from gfcompile.codegen.build import Kernels
-from gfcompile.codegen.program import Program
+from gfcompile.codegen.program import Call, Program
 from gfcompile.codegen.state import StateTable
-from gfcompile.step import Role, Value
+from gfcompile.step import STATE, Role, Value
 
 SIGNATURES = {
     "train": "const void *const *inputs, const float *lr, float *loss",
@@ -16,6 +17,7 @@ SIGNATURES = {
     "predict": "const void *const *inputs, void *const *outputs",
 }
 DOOR = {Role.INPUT: 0, Role.TARGET: 1, Role.SAMPLE_WEIGHT: 2}  # positions in `inputs`
+ARRAYS = {Role.GRADIENT: "gradients", Role.OUTPUT: "outputs"}  # the caller's, in the order of the results
 
 
 @dataclass(frozen=True)
@@ -26,19 +28,21 @@ class Planned:
     placement: Placement
 
 
-def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, build_id: str) -> str:
-    """The whole of step.c."""
+def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, build_id: str, guard: int = 0) -> str:
+    """The whole of step.c. `guard` is what the placements were planned with: if not 0, the driver checks the guards."""
     symbols: dict[str, int] = {}
     bodies = []
     for planned in programs:
         for call in planned.program.calls:
             symbol = kernels.symbols[planned.program.name][call.kernel]
             symbols[symbol] = len(call.inputs) + len(call.outputs)
-        bodies.append(_Function(planned, state, kernels).text())
+        function = _GuardedFunction(planned, state, kernels, guard) if guard else _Function(planned, state, kernels)
+        bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
     sizes = ", ".join(str(entry.bytes) for entry in state.entries) or "0"
     arena = max(planned.placement.bytes for planned in programs)
     head = [
+        *(['#include "gf_guard.h"'] if guard else []),
         '#include "gf_program.h"',
         "#include <stdint.h>",
         "#include <string.h>",
@@ -63,17 +67,20 @@ class _Function:
 
     def text(self) -> str:
         name = self.program.name
-        lines = [*self._literals(), f"int gf_program_{name}(char *arena, void *const *state, {SIGNATURES[name]}) {{"]
+        lines = [*self._tables(), f"int gf_program_{name}(char *arena, void *const *state, {SIGNATURES[name]}) {{"]
         lines += ["  (void)arena; (void)state; (void)inputs;", "  int code;"]
         if name == "train":
             lines.append("  (void)lr;")
-        for call in self.program.calls:
-            arguments = ", ".join(f"(void *){self._place(buffer)}" for buffer in (*call.inputs, *call.outputs))
-            lines.append(f"  if ((code = {self.symbols[call.kernel]}({arguments}))) return code;")
+        for index, call in enumerate(self.program.calls):
+            lines += self._call(index, call)
         lines += [*self._deliveries(), "  return 0;", "}"]
         return "\n".join(lines)
 
-    def _literals(self) -> list[str]:
+    def _call(self, index: int, call: Call) -> list[str]:
+        arguments = ", ".join(f"(void *){self._place(buffer)}" for buffer in (*call.inputs, *call.outputs))
+        return [f"  if ((code = {self.symbols[call.kernel]}({arguments}))) return code;"]
+
+    def _tables(self) -> list[str]:
         lines = []
         for index, buffer in enumerate(self.program.buffers):
             if buffer.literal is not None:
@@ -88,6 +95,8 @@ class _Function:
     def _place(self, index: int) -> str:
         if index in self.placement.overwrites:
             return self._place(self.placement.overwrites[index])
+        if index in self.placement.delivered:
+            return self._destination(self.placement.delivered[index])
         if index in self.placement.offsets:
             return f"(arena + {self.placement.offsets[index]})"
         buffer = self.program.buffers[index]
@@ -103,19 +112,62 @@ class _Function:
     def _deliveries(self) -> list[str]:
         """Copy what was not written in place to where the caller or the state expects it."""
         lines = []
-        counts = {Role.GRADIENT: 0, Role.OUTPUT: 0}
-        for buffer, value in zip(self.program.results, self.program.outputs, strict=True):
-            if buffer in self.placement.overwrites:
+        for position, (buffer, value) in enumerate(zip(self.program.results, self.program.outputs, strict=True)):
+            is_there = buffer in self.placement.overwrites or self.placement.delivered.get(buffer) == position
+            if is_there or (value.role in STATE and self.program.name != "train"):
                 continue
-            if value.role in counts:
-                array = "gradients" if value.role is Role.GRADIENT else "outputs"
-                target = f"{array}[{counts[value.role]}]"
-                counts[value.role] += 1
-            elif value.role is Role.LOSS:
-                target = "loss"
-            elif self.program.name != "train":
-                continue
-            else:
-                target = self._input(value)
+            target = self._destination(position)
             lines.append(f"  memcpy({target}, {self._place(buffer)}, {self.program.buffers[buffer].bytes});")
         return lines
+
+    def _destination(self, position: int) -> str:
+        """Where the caller, or the state, expects the program's result of this position."""
+        value = self.program.outputs[position]
+        if value.role not in ARRAYS:
+            return "loss" if value.role is Role.LOSS else self._input(value)
+        before = [other.role for other in self.program.outputs[:position]]
+        return f"{ARRAYS[value.role]}[{before.count(value.role)}]"
+
+
+class _GuardedFunction(_Function):
+    """The debug build's: paints the guards of what a call brings to life, and looks at all of them behind it."""
+
+    def __init__(self, planned: Planned, state: StateTable, kernels: Kernels, guard: int) -> None:
+        super().__init__(planned, state, kernels)
+        self.guard = guard
+
+    def _call(self, index: int, call: Call) -> list[str]:
+        guards = f"&{self._table_name('guards')}, arena, {index}"
+        delivered = [output for output in call.outputs if output in self.placement.delivered]  # the caller's memory
+        return [
+            f"  gf_guard_paint({guards});",
+            *(f"  memset({self._place(b)}, GF_UNWRITTEN, {self.program.buffers[b].bytes});" for b in delivered),
+            *super()._call(index, call),
+            f"  if ((code = gf_guard_check({guards}, {json.dumps(call.kernel)}))) return code;",
+        ]
+
+    def _tables(self) -> list[str]:
+        slots, guards = self._table_name("slots"), self._table_name("guards")
+        rows = self._slots()
+        return [
+            *super()._tables(),
+            f"static const gf_slot {slots}[] = {{",
+            *(f"  {row}," for row in rows),
+            "};",
+            f"static const gf_guards {guards} = {{{slots}, {len(rows)}, {self.guard}}};",
+        ]
+
+    def _table_name(self, table: str) -> str:
+        return f"gf_{self.program.name}_{table}"
+
+    def _slots(self) -> list[str]:
+        last = self.program.last_reads()
+        rows = []
+        for index, call in enumerate(self.program.calls):
+            for output in call.outputs:
+                if output in self.placement.offsets:
+                    buffer, offset = self.program.buffers[output], self.placement.offsets[output]
+                    fresh = "false" if output in self.placement.shared else "true"
+                    life = f"{index}, {last[output]}"
+                    rows.append(f"{{{json.dumps(buffer.name)}, {offset}, {buffer.bytes}, {life}, {fresh}}}")
+        return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from gfcompile.errors import UserError
@@ -21,15 +22,16 @@ FLAGS = (
 )
 
 
-def link_library(driver: Path, objects: list[Path], library: Path, target: Target) -> None:
-    """`cc` on everything at once: the C is small."""
-    sources = [str(driver), *(str(path) for path in sorted(RUNTIME.glob("*.c")))]
+def link_library(
+    driver: Path, objects: Sequence[Path], library: Path, target: Target, flags: Sequence[str] = ()
+) -> None:
+    """`cc` on everything at once: the C is small. `flags` come on top of those of every build."""
     command = [
         *target.link,
         *FLAGS,
+        *flags,
         f"-I{RUNTIME}",
-        *sources,
-        *(str(path) for path in objects),
+        *(str(path) for path in (driver, *sorted(RUNTIME.glob("*.c")), *objects)),
         "-lm",
         "-o",
         str(library),

@@ -135,6 +135,9 @@ static int run_tasks(gf_task task, void *closure, gf_parallel_env *env, int firs
 static void *work(void *argument) {
   int index = (int)(intptr_t)argument;
   worker *self = &pool.workers[index];
+  /* The C library allocates a thread's locals at their first use: here, and not in the first step. */
+  error_text[0] = '\0';
+  gate_open(&pool.done);
   for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0, and opens once a job */
     gate_wait(&self->go, seen, pool.spin);
     if (pool.stopping) return NULL;
@@ -152,9 +155,11 @@ static int start_worker(int index) {
   gate_init(&pool.workers[index].go);
   sigset_t all, before; /* signals belong to the program's own threads */
   sigfillset(&all);
+  unsigned seen = atomic_load(&pool.done.count);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int code = pthread_create(&pool.workers[index].thread, NULL, work, (void *)(intptr_t)index);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (code == 0) gate_wait(&pool.done, seen, false);
   return code;
 }
 

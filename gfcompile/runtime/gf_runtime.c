@@ -64,7 +64,7 @@ static int set_threads(gf_step *step, int threads) {
     gf_set_error("%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
     return -1;
   }
-  size_t bytes = align_up(gf_program_scratch_bytes);
+  size_t bytes = gf_step_scratch_bytes();
   gf_lane *lanes = allocate((size_t)threads * sizeof *lanes, "threads");
   char *scratch = lanes ? allocate((size_t)threads * bytes, "scratch") : NULL;
   if (!scratch || gf_pool_reserve(threads)) {
@@ -144,6 +144,7 @@ int gf_step_tensor_count(void) { return gf_program_tensor_count; }
 size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
 
 size_t gf_step_state_bytes(void) { return state_bytes(); }
+size_t gf_step_scratch_bytes(void) { return align_up(gf_program_scratch_bytes); }
 
 size_t gf_step_tensor_bytes(int index) {
   return index < 0 || index >= gf_program_tensor_count ? 0 : gf_program_tensor_bytes[index];

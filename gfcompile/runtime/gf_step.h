@@ -1,8 +1,9 @@
 /* The compiled training step: the public C interface of libstep.so.
  *
- * Memory is allocated in gf_step_create and gf_step_set_threads only, never inside a step. Calls are safe from any
- * thread; the steps of one library run one at a time, each on its own number of threads. A child made by fork()
- * keeps its steps and gets its worker threads back at its next call.
+ * Memory is allocated in gf_step_create and gf_step_set_threads only, never inside a step. (The C library itself sets
+ * up a thread's locals, some 300 bytes, when that thread first calls in here; gf_error() will do for that.)
+ * Calls are safe from any thread; the steps of one library run one at a time, each on its own number of threads. A
+ * child made by fork() keeps its steps and gets its worker threads back at its next call.
  * Inputs, outputs and gradients must be 64-byte aligned: the kernels load them as whole vectors. */
 #ifndef GF_STEP_H
 #define GF_STEP_H
@@ -43,8 +44,10 @@ GF_API int gf_step_train(gf_step *step, const void *const *inputs, float lr, flo
 GF_API int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients);
 GF_API int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs);
 
+/* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch a thread. */
 GF_API size_t gf_step_arena_bytes(void);
 GF_API size_t gf_step_state_bytes(void);
+GF_API size_t gf_step_scratch_bytes(void);
 
 /* Text of this thread's last failure; empty when its last call succeeded. */
 GF_API const char *gf_error(void);

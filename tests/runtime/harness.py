@@ -1,0 +1,37 @@
+"""C programs that run a compiled step: see step_harness.h for the files they read."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gfcompile.runtime.state import physical_shape
+from gfcompile.runtime.step import Step
+
+from .conftest import FLAGS, HERE, RUNTIME
+
+
+def build_program(source: str, out: Path, *options: str) -> Path:
+    """Compile one of the C files here; `-shared` among the options makes it a library."""
+    command = ["cc", *FLAGS, "-std=gnu11", f"-I{RUNTIME}", "-pthread", str(HERE / source), *options, "-ldl"]
+    done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def write_arrays(step: Step, x: Any, y: Any, folder: Path) -> Path:
+    """The step's state, one batch for it, and blocks of the size of its results."""
+    folder.mkdir()
+    library, manifest = step._library, step.manifest
+    states = [library.tensor(step._handle, index, (size,), "uint8") for index, size in enumerate(library.tensor_bytes)]
+    inputs, _ = step._door.stage("train", x, y)
+    entries = [step._state.entry("parameter", name) for name in manifest["gradients"]]
+    gradients = [np.zeros(physical_shape(entry), entry["dtype"]) for entry in entries]
+    outputs = [np.zeros(spec["shape"], spec["dtype"]) for spec in manifest["outputs"]]
+    for name, arrays in {"state": states, "input": inputs, "gradient": gradients, "output": outputs}.items():
+        for index, array in enumerate(arrays):
+            (folder / f"{name}{index}").write_bytes(array.tobytes())
+    return folder
