@@ -17,21 +17,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.memory_peers import MODELS, Task, build_model
 from benchmarks.memory_table import table
 from benchmarks.step_time import machine
-from gfcompile.codegen.schedules import schedule, workspace_bytes
 from gfcompile.compiler import Analysis, Job, analyse, make_survey
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.plan import Layer, Request, make_plan
-from gfcompile.targets import find_target
+from gfcompile.plan import Layer, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("peaks", "kept")
@@ -79,7 +75,7 @@ def peak_row(case: Case) -> dict[str, Any]:
     exact, filtered = measure_peak(task_of(case, analysis)), measure_peak(task_of(case, analysis, filtered=True))
     peaks = {"exact": exact["peak_bytes"], "filter": filtered["peak_bytes"]}
     base = "exact" if case.layers is None else min(peaks, key=lambda name: peaks[name])
-    arena, scratch = analysis.arena_bytes, scratch_bytes(analysis)
+    arena, scratch = analysis.arena_bytes, analysis.scratch_bytes
     return {
         "case": asdict(case) | {"trains": case.trains},
         "counted": {
@@ -112,33 +108,18 @@ def kept_row(case: Case) -> dict[str, Any]:
 def analyse_case(case: Case) -> Analysis:
     model = build_model(case.model, case.narrow)
     job = Job(model, torch.zeros(case.batch, 3, case.size, case.size), resolve_loss("cross_entropy"), Request())
-    return analyse(replace(job, request=request_of(case, model, make_survey(job))))
+    return analyse(replace(job, request=request_of(case, make_survey(job))))
 
 
-def request_of(case: Case, model: nn.Module, layers: Sequence[Layer]) -> Request:
-    """The case in the compiler's words; projections and batch norms have to be named."""
-    request = Request(
+def request_of(case: Case, layers: Sequence[Layer]) -> Request:
+    """The case in the compiler's words; projections have to be named."""
+    return Request(
         layers=case.layers,
         patches={"*": case.r},
         train=[layer.name for layer in layers if layer.kind != "other"] if case.layers is None else [],
         batchnorm="train" if case.norms == "train mode" else "eval",
+        affine=case.norms == "trained affine",
     )
-    if case.norms != "trained affine":
-        return request
-    return replace(request, train=[*request.train, *_norms_behind_trained(model, layers, request)])
-
-
-def _norms_behind_trained(model: nn.Module, layers: Sequence[Layer], request: Request) -> list[str]:
-    """Batch norms that come next after a trained convolution in order of execution."""
-    trained = {layer.name for layer in make_plan(layers, request).trained if layer.kind == "conv"}
-    following = [after.name for before, after in pairwise(layers) if before.name in trained]
-    return [name for name in following if isinstance(model.get_submodule(name), nn.BatchNorm2d)]
-
-
-def scratch_bytes(analysis: Analysis) -> int:
-    """What each thread of the training step has beside the arena: the largest kernel's workspace, an upper bound."""
-    target, kernels = find_target("native"), analysis.programs["train"].program.functions
-    return max(workspace_bytes(schedule(kernel, target)) for kernel in kernels.values())
 
 
 def task_of(case: Case, analysis: Analysis, filtered: bool = False) -> Task:

@@ -97,8 +97,8 @@ def compile_job(
     machine = find_target(target)
     check_destination(out)
     dumps = Dumps(dump)
-    analysis = analyse(job, dumps.observe, progress)
-    folder = build(analysis, out, machine, progress, dumps.texts, debug)
+    analysis = analyse(job, dumps.observe, progress, machine)
+    folder = build(analysis, out, progress, dumps.texts, debug)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
     return folder

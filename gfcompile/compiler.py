@@ -12,7 +12,8 @@ from gfcompile import pipeline
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.driver import Planned
 from gfcompile.codegen.lower import lower
-from gfcompile.codegen.program import Program, make_program
+from gfcompile.codegen.program import make_program
+from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
@@ -21,6 +22,7 @@ from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trac
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Layer, Plan, Request, make_plan
 from gfcompile.step import Materialised, Refusal, Step
+from gfcompile.targets import Target, find_target
 
 Observer = Callable[[str, int, str, Step], None]
 Progress = Callable[[str], None]
@@ -54,6 +56,7 @@ class Analysis:
     plan: Plan
     steps: dict[str, Step]
     programs: dict[str, Planned]
+    scheduler: Scheduler
     state: StateTable
     comparisons: dict[str, Planned]
     original: dict[str, Tensor]
@@ -75,15 +78,21 @@ class Analysis:
 
     @property
     def saved_bytes(self) -> int:
-        return _saved_bytes(self.programs["train"].program)
+        return self.programs["train"].program.saved_bytes
 
     @property
     def exact_saved_bytes(self) -> int:
-        return _saved_bytes(self.comparisons["exact"].program)
+        return self.comparisons["exact"].program.saved_bytes
 
     @property
     def arena_bytes(self) -> int:
         return max(planned.placement.bytes for planned in self.programs.values())
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What each thread needs beside the arena, at most."""
+        functions = [kernel for planned in self.programs.values() for kernel in planned.program.functions.values()]
+        return max(self.scheduler(function).workspace.each for function in functions)
 
 
 def make_survey(job: Job) -> list[Layer]:
@@ -93,8 +102,13 @@ def make_survey(job: Job) -> list[Layer]:
     return survey(trace_forward(module, job.example), _parameter_names(module))
 
 
-def analyse(job: Job, observe: Observer | None = None, progress: Progress = lambda _: None) -> Analysis:
-    """Trace, plan, rewrite, lower and place in memory; generates no code."""
+def analyse(
+    job: Job,
+    observe: Observer | None = None,
+    progress: Progress = lambda _: None,
+    target: Target | None = None,
+) -> Analysis:
+    """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
     if job.fixed_mode and job.request.batchnorm == "train":
         raise UserError(
             "--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval"
@@ -117,16 +131,17 @@ def analyse(job: Job, observe: Observer | None = None, progress: Progress = lamb
         "published": (traced, plan, pipeline.training_passes(job.optimizer, calculus=False)),
         "predict": (forward_step(forward, plan, traced.updated_buffers), plan, pipeline.prediction_passes()),
     }
+    scheduler = Scheduler(target or find_target("native"))
     steps, programs, state = {}, {}, StateTable()
     for name, (source, its_plan, passes) in variants.items():
         progress(f"rewriting and lowering: {name}")
         steps[name] = step = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
-        program = make_program(name, lower(step), step)
+        program = make_program(name, lower(step), step, scheduler)
         programs[name] = Planned(program, plan_arena(program))
         if name not in COMPARISONS:
             state.add(name, step)
     comparisons = {name: programs.pop(name) for name in COMPARISONS}
-    return Analysis(job, layers, plan, steps, programs, state, comparisons, original, tuple(output.shape))
+    return Analysis(job, layers, plan, steps, programs, scheduler, state, comparisons, original, tuple(output.shape))
 
 
 def _parameter_names(module: nn.Module) -> list[str]:
@@ -156,7 +171,3 @@ def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step],
     if observe is None or program in COMPARISONS:
         return None
     return lambda index, name, step: observe(program, index, name, step)
-
-
-def _saved_bytes(program: Program) -> int:
-    return sum(program.buffers[index].bytes for index in program.saved())

@@ -5,7 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 import gfcompile.ops  # noqa: F401 - registers the operators
 from gfcompile.geometry import Windows
@@ -27,6 +29,10 @@ def pack(w: torch.Tensor, groups: int = 1) -> torch.Tensor:
     return WeightLayout.for_conv(list(w.shape), groups).pack(w)
 
 
+def bits(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+
+
 def last(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1).contiguous()
 
@@ -36,6 +42,7 @@ def indices(x: torch.Tensor) -> torch.Tensor:
 
 
 POOL = (TWO, TWO, [0, 0])
+FINE_ROWS, FINE_COLS = [6, 1, -1, 0, 5], [5, 2, 0, 1, 7]  # nested in ROWS and COLS
 EXAMPLES = {
     "patch_sum": (values(2, 3, 5, 7), ROWS, COLS, False),
     "patch_mean": (values(2, 5, 7, 3), ROWS, COLS, True),
@@ -54,13 +61,17 @@ EXAMPLES = {
     "channel_mix_weight_nhwc": (values(2, 3, 2, 6), values(2, 3, 2, 4), GROUPED, 2),
     "max_pool2d_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),
     "max_pool2d_values_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),
-    "max_pool2d_backward_nhwc": (
-        (values(2, 3, 3, 3), indices(values(2, 6, 6, 3)), [6, 6], TWO, TWO, [0, 0], ONE)
-    ),
+    "max_pool2d_backward_nhwc": ((values(2, 3, 3, 3), indices(values(2, 6, 6, 3)), [6, 6], TWO, TWO, [0, 0], ONE)),
     "avg_pool2d_nhwc": (values(2, 7, 6, 3), *POOL, True, False, 0),
     "avg_pool2d_backward_nhwc": (values(2, 3, 3, 3), [6, 6], *POOL, False, True, 3),
     "adaptive_avg_pool2d_nhwc": (values(2, 7, 6, 3), [3, 2]),
     "adaptive_avg_pool2d_backward_nhwc": (values(2, 3, 2, 3), [7, 6]),
+    "mask_count": ([bits(2, 3, 5, 7), bits(2, 3, 5, 7, seed=1)], [True, False], ROWS, COLS, False),
+    "packed_mask_count": ([torch.randint(0, 256, (27,), dtype=torch.uint8)], [True], [2, 5, 7, 3], ROWS, COLS, True),
+    "pack_mask": (bits(2, 3, 5, 7),),
+    "unpack_mask": (torch.randint(0, 256, (27,), dtype=torch.uint8), [2, 3, 5, 7]),
+    "scale_by_area": (values(2, 3, 3, 2), ROWS, COLS, True, False),
+    "regrid": (values(2, 3, 3, 2), ROWS, COLS, FINE_ROWS, FINE_COLS, False),
 }
 
 
@@ -78,7 +89,7 @@ def test_fake_shapes_are_the_real_ones(name):
     operator, arguments = getattr(gf, name), EXAMPLES[name]
     real = tuple_of(operator(*arguments))
     with FakeTensorMode() as mode:
-        fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in arguments]
+        fakes = tree_map_only(torch.Tensor, mode.from_tensor, arguments)
         fake = tuple_of(operator(*fakes))
     for one, other in zip(real, fake, strict=True):
         assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
@@ -201,3 +212,115 @@ def test_adaptive_pooling_equals_pytorch():
     (gx,) = torch.autograd.grad(y, x, gy)
     torch.testing.assert_close(gf.adaptive_avg_pool2d_nhwc(last(x.detach()), [3, 2]), last(y.detach()))
     torch.testing.assert_close(gf.adaptive_avg_pool2d_backward_nhwc(last(gy), [7, 6]), last(gx))
+
+
+def counted(masks: list[np.ndarray], wanted: list[bool], rows: list[int], cols: list[int]) -> np.ndarray:
+    """Pixel by pixel: where every mask has its wanted value, one more in the patch that holds the pixel."""
+    agree = np.all([mask == value for mask, value in zip(np.broadcast_arrays(*masks), wanted, strict=True)], axis=0)
+    total = np.zeros((*agree.shape[:2], rows[0], cols[0]), int)
+    for p, (top, bottom) in enumerate(Windows(*rows).spans()):
+        for c, (left, right) in enumerate(Windows(*cols).spans()):
+            for y in range(top, bottom):
+                for x in range(left, right):
+                    total[:, :, p, c] += agree[:, :, y, x]
+    return total
+
+
+GRIDS = {
+    "clipped": ([3, 2, -1, 0, 5], [2, 4, 0, 1, 7]),
+    "beside": ([4, 2, -4, 0, 5], [3, 4, 0, 0, 7]),  # two empty patches before the map, one behind it
+    "partial": ([1, 3, 1, 0, 5], [2, 2, 3, 0, 7]),  # most of the map lies in no patch
+    "whole": ([1, 5, 0, 0, 5], [1, 7, 0, 0, 7]),
+    "larger": ([1, 20, -7, 0, 5], [1, 20, -6, 0, 7]),  # r larger than the map
+    "pixels": ([5, 1, 0, 0, 5], [7, 1, 0, 0, 7]),
+}
+
+
+@pytest.mark.parametrize("wanted", [[True], [False], [True, False], [False, False, True]])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_mask_counts_equal_loops(grid, wanted):
+    """Whole and packed, in both layouts; 2*3*5*7 elements are no multiple of eight."""
+    masks = [bits(2, 3, 5, 7, seed=seed) for seed in range(len(wanted))]
+    expected = counted([mask.numpy() for mask in masks], wanted, *GRIDS[grid])
+    count = gf.mask_count(masks, wanted, *GRIDS[grid])
+    np.testing.assert_array_equal(count, expected)
+    np.testing.assert_array_equal(gf.mask_count([last(m) for m in masks], wanted, *GRIDS[grid], True), last(count))
+    packed = [gf.pack_mask(mask) for mask in masks]
+    np.testing.assert_array_equal(gf.packed_mask_count(packed, wanted, [2, 3, 5, 7], *GRIDS[grid]), expected)
+    packed = [gf.pack_mask(last(mask)) for mask in masks]
+    np.testing.assert_array_equal(
+        gf.packed_mask_count(packed, wanted, [2, 5, 7, 3], *GRIDS[grid], True), last(torch.tensor(expected))
+    )
+
+
+@pytest.mark.parametrize(("edge", "dtype"), [(15, torch.uint8), (16, torch.int32), (20, torch.int32)])
+def test_counts_beyond_a_byte(edge, dtype):
+    """A patch of 15x15 fits a byte, one of 16x16 does not: every pixel true is the largest count."""
+    mask, windows = torch.ones(1, 1, 40, 41, dtype=torch.bool), [3, edge, 0, 0, 40]
+    for count in (
+        gf.mask_count([mask], [True], windows, windows),
+        gf.packed_mask_count([gf.pack_mask(mask)], [True], [1, 1, 40, 41], windows, windows),
+    ):
+        assert count.dtype is dtype
+        np.testing.assert_array_equal(count, counted([mask.numpy()], [True], windows, windows))
+        assert count.max() == edge * edge
+
+
+def test_a_mask_of_one_channel_counts_for_all():
+    """A gate a pixel, [N, 1, H, W], beside masks of every channel: eager and the inferred shape agree."""
+    wide, narrow = bits(2, 3, 5, 7), bits(2, 1, 5, 7, seed=1)
+    for masks in ([wide, narrow], [narrow, wide]):
+        count = gf.mask_count(masks, [True, False], ROWS, COLS)
+        np.testing.assert_array_equal(count, counted([m.numpy() for m in masks], [True, False], ROWS, COLS))
+        with FakeTensorMode() as mode:
+            fake = gf.mask_count([mode.from_tensor(mask) for mask in masks], [True, False], ROWS, COLS)
+        assert fake.shape == count.shape
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 99))
+def test_packing_equals_numpy_and_unpacks(shape, seed):
+    mask = bits(*shape, seed=seed)
+    packed = gf.pack_mask(mask)
+    np.testing.assert_array_equal(packed, np.packbits(mask.numpy().reshape(-1), bitorder="little"))
+    assert torch.equal(gf.unpack_mask(packed, shape), mask)
+
+
+def test_packing_follows_the_logical_order_of_a_permuted_mask():
+    mask = bits(2, 3, 5, 7).permute(0, 2, 3, 1)
+    assert torch.equal(gf.pack_mask(mask), gf.pack_mask(mask.contiguous()))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_scaling_by_the_area(grid):
+    rows, cols = GRIDS[grid]
+    q = values(2, 3, rows[0], cols[0])
+    high, wide = ([stop - start for start, stop in Windows(*axis).spans()] for axis in (rows, cols))
+    area = np.outer(high, wide)
+    np.testing.assert_allclose(gf.scale_by_area(q, rows, cols, False), q.numpy() * area, rtol=1e-15)
+    inverse = np.divide(1, area, where=area > 0, out=np.zeros(area.shape))
+    divided = gf.scale_by_area(q, rows, cols, True)
+    np.testing.assert_allclose(divided, q.numpy() * inverse, rtol=1e-15)
+    for inverted in (False, True):
+        same = gf.scale_by_area(last(q), rows, cols, inverted, True)
+        torch.testing.assert_close(same, last(gf.scale_by_area(q, rows, cols, inverted)))
+
+
+@pytest.mark.parametrize(
+    ("coarse", "fine"),
+    [
+        ((ROWS, COLS), (FINE_ROWS, FINE_COLS)),
+        ((ROWS, COLS), GRIDS["pixels"]),
+        (GRIDS["partial"], GRIDS["pixels"]),  # pixels in no coarse patch: zero
+        (GRIDS["beside"], GRIDS["pixels"]),
+        (GRIDS["larger"], (ROWS, COLS)),
+        ((ROWS, COLS), (ROWS, COLS)),
+        (GRIDS["whole"], ([4, 2, -4, 0, 5], [2, 9, -9, 0, 7])),  # fine patches that hold no pixel: zero
+    ],
+)
+def test_regridding_reads_the_value_at_any_pixel_of_the_patch(coarse, fine):
+    """M_fine(U_coarse(q)): spread at full resolution, then averaged."""
+    q = values(2, 3, coarse[0][0], coarse[1][0])
+    expected = gf.patch_mean(gf.patch_broadcast(q, *coarse, [5, 7]), *fine)
+    found = gf.regrid(q, *coarse, *fine)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gf.regrid(last(q), *coarse, *fine, True), last(found))

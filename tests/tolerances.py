@@ -9,6 +9,8 @@ import numpy as np
 GRAPH_FLOAT64 = 1e-9  # both sides in float64: anything above rounding over some thousand additions is another formula
 FILTERED_GRADIENT = 1e-4  # the bound: float32 kernels that add in another order than the float64 oracle
 EXACT_GRADIENT = 1e-4  # float32 on both sides, through a whole network; measured 1e-6, batch norm of few values 1e-5
+CALCULUS_FLOAT64 = 1e-10  # the bound: the same sums in another order; measured 1e-15
+CALCULUS_FLOAT32 = 1e-5  # the bound between two compiled steps; measured 1e-6
 LOSS = 1e-5  # one forward pass in float32 on both sides; measured 2e-7
 LOSS_OVER_TRAINING = 1e-3  # the bound: rounding differences feed back through 20 updates
 LOGITS = 1e-4  # the bound for predict against PyTorch with the trained weights

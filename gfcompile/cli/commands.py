@@ -36,7 +36,7 @@ def compile(args: argparse.Namespace) -> int:
     out = args.out if args.out is not None else Path(f"{name}_step")
     folder: Path | None = None
     if args.dry_run:
-        report = _analyse(job, screen, args.dump, args.dump)
+        report = _analyse(job, screen, args.dump, args.dump, args.target)
     else:
         folder = api.compile_job(job, out, args.target, screen.progress, args.dump, args.debug)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -170,13 +170,17 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     return job, loaded.name, source
 
 
-def _analyse(job: Job, screen: Screen, dump: Path | None, report: Path | None) -> dict[str, Any]:
+def _analyse(
+    job: Job, screen: Screen, dump: Path | None, report: Path | None, target: str = "native"
+) -> dict[str, Any]:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.compiler import analyse
     from gfcompile.dumps import Dumps
     from gfcompile.report import make_report, write_report
+    from gfcompile.targets import find_target
 
-    analysis = analyse(job, Dumps(dump).observe if dump is not None else None, screen.progress)
+    observe = Dumps(dump).observe if dump is not None else None
+    analysis = analyse(job, observe, screen.progress, find_target(target))
     if report is not None:
         _write(write_report, analysis, report)
     return make_report(analysis)

@@ -27,7 +27,6 @@ from gfcompile.errors import UserError
 from gfcompile.layouts import WeightLayout
 from gfcompile.report import write_report
 from gfcompile.step import Role
-from gfcompile.targets import Target
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
@@ -65,7 +64,6 @@ def check_destination(out: Path) -> None:
 def build(
     analysis: Analysis,
     out: Path,
-    target: Target,
     progress: Callable[[str], None],
     dumps: Mapping[str, str],
     debug: bool = False,
@@ -78,9 +76,10 @@ def build(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / out.name
         folder.mkdir()
-        sources = write_sources(analysis, Path(scratch) / "sources", target, progress, debug)
+        sources = write_sources(analysis, Path(scratch) / "sources", progress, debug)
         progress("linking")
-        link_library(sources.driver, sources.objects, folder / LIBRARY, target, DEBUG_FLAGS if debug else ())
+        flags = DEBUG_FLAGS if debug else ()
+        link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder)
@@ -88,7 +87,7 @@ def build(
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        manifest = _manifest(analysis, out.name, sources.build_id, target, debug)
+        manifest = _manifest(analysis, out.name, sources.build_id, debug)
         manifest["files"] = {name: _sha256(folder / name) for name in (LIBRARY, WEIGHTS, CONSTANTS)}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         write_report(analysis, folder)
@@ -96,16 +95,14 @@ def build(
     return out
 
 
-def write_sources(
-    analysis: Analysis, folder: Path, target: Target, progress: Callable[[str], None], debug: bool = False
-) -> Sources:
+def write_sources(analysis: Analysis, folder: Path, progress: Callable[[str], None], debug: bool = False) -> Sources:
     """Compile the kernels and generate the driver, in a new folder."""
     guard = GUARD if debug else 0
     programs = list(analysis.programs.values())
     if debug:
         programs = [Planned(planned.program, plan_arena(planned.program, guard)) for planned in programs]
     folder.mkdir()
-    builder = KernelBuilder(target)
+    builder = KernelBuilder(analysis.scheduler)
     for planned in programs:
         builder.add(planned.program, planned.placement)
     kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
@@ -133,7 +130,7 @@ def _write_wrapper(folder: Path) -> None:
     shutil.copyfile(RUNTIME / "gf_step.h", folder / "gf_step.h")
 
 
-def _manifest(analysis: Analysis, name: str, build_id: str, target: Target, debug: bool) -> dict[str, Any]:
+def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict[str, Any]:
     job, plan = analysis.job, analysis.plan
     step = analysis.steps["train"]
     gradients = [value.name for value in analysis.steps["gradients"].outputs if value.role is Role.GRADIENT]
@@ -173,7 +170,7 @@ def _manifest(analysis: Analysis, name: str, build_id: str, target: Target, debu
         "filtered_layers": analysis.filtered_layers,
         "refusals": [[refusal.layer, refusal.reason] for refusal in analysis.refusals],
         "batchnorm": plan.batchnorm,
-        "target": target.name,
+        "target": analysis.scheduler.target.name,
         "debug": debug,
         "versions": {
             "gfcompile": gfcompile.__version__,

@@ -12,9 +12,11 @@ from tvm.ir import PointerType, PrimType
 from tvm.tirx import compilation_pipeline
 from tvm_ffi import StructuralKey
 
-from gfcompile.codegen.program import IN_PLACE, Program
-from gfcompile.codegen.schedules import schedule, workspace_bytes
-from gfcompile.targets import Target
+from gfcompile.codegen.arena import Placement
+from gfcompile.codegen.inplace import explain_refusal
+from gfcompile.codegen.program import Program
+from gfcompile.codegen.scheduling import Scheduler, kernel_key
+from gfcompile.errors import ContractError
 
 PIPELINE = "gf_bare"
 CPU_DEVICE = 1
@@ -31,36 +33,43 @@ class Kernels:
 
 
 class KernelBuilder:
-    """Collects the kernels of all programs, each distinct one once, and compiles them."""
+    """Collects the kernels of all programs, each distinct one once, and compiles them as they were scheduled."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
         self.symbols: dict[str, dict[str, str]] = {}
         self.functions: dict[str, tirx.PrimFunc] = {}
         self._known: dict[StructuralKey, str] = {}
+        self._in_place: dict[str, set[tuple[int, int]]] = {}  # symbol -> parameters (output, input) in one slot
 
-    def add(self, program: Program) -> None:
+    def add(self, program: Program, placement: Placement) -> None:
         """Take the program's kernels; those already known under another name are shared."""
         names = self.symbols.setdefault(program.name, {})
         for name, function in program.functions.items():
-            plain = function.without_attr("global_symbol")
-            key = StructuralKey(plain)
+            key = kernel_key(function)
             if key not in self._known:
                 self._known[key] = f"gf_kernel_{len(self.functions)}_{name[:60]}"
                 self.functions[self._known[key]] = function
             names[name] = self._known[key]
+        for call in program.calls:
+            if placement.overwrites.keys() & set(call.outputs):
+                self._in_place.setdefault(names[call.kernel], set())
+            for at, output in enumerate(call.outputs, len(call.inputs)):
+                if output in placement.shared:
+                    taken = {(at, p) for p, source in enumerate(call.inputs) if source == placement.shared[output]}
+                    self._in_place.setdefault(names[call.kernel], set()).update(taken)
 
     def build(self, folder: Path, progress: Callable[[int, int, str], None]) -> Kernels:
-        """Schedule and compile; one object a kernel keeps LLVM's memory small and progress visible."""
+        """One object a kernel keeps LLVM's memory small and progress visible."""
         scratch = 0
         objects = []
-        target = tvm.target.Target(self.target.tvm)
+        target = tvm.target.Target(self.scheduler.target.tvm)
         for index, (symbol, function) in enumerate(self.functions.items()):
             progress(index, len(self.functions), symbol)
-            scheduled = schedule(function, self.target)
-            scratch = max(scratch, workspace_bytes(scheduled))
-            in_place = _base(symbol) in IN_PLACE
-            module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias=not in_place)})
+            found = self.scheduler(function)
+            scheduled, scratch = found.function, max(scratch, found.workspace.each)
+            _check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
+            module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias=symbol not in self._in_place)})
             path = folder / f"{symbol}.o"
             tirx.build(module, target, pipeline=PIPELINE).write_to_file(str(path), "o")
             objects.append(path)
@@ -68,8 +77,12 @@ class KernelBuilder:
         return Kernels(self.symbols, objects, scratch)
 
 
-def _base(symbol: str) -> str:
-    return symbol.split("_", 3)[3].rstrip("0123456789")
+def _check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:
+    """What was promised of the kernel must hold of its schedule too: a rule may have moved a read."""
+    for output, source in sorted(pairs):
+        reason = explain_refusal(scheduled, output, source)
+        if reason is not None:
+            raise ContractError(f"kernel '{symbol}' cannot run in place as it is scheduled: {reason}")
 
 
 def _bare(function: tirx.PrimFunc, symbol: str, noalias: bool) -> tirx.PrimFunc:

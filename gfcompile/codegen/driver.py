@@ -78,7 +78,11 @@ class _Function:
 
     def _call(self, index: int, call: Call) -> list[str]:
         arguments = ", ".join(f"(void *){self._place(buffer)}" for buffer in (*call.inputs, *call.outputs))
-        return [f"  if ((code = {self.symbols[call.kernel]}({arguments}))) return code;"]
+        run = f"  if ((code = {self.symbols[call.kernel]}({arguments}))) return code;"
+        if call.workspace is None:
+            return [run]
+        size = self.program.buffers[call.workspace].bytes
+        return [f"  gf_program_share({self._place(call.workspace)}, {size});", run]
 
     def _tables(self) -> list[str]:
         lines = []
@@ -164,7 +168,7 @@ class _GuardedFunction(_Function):
         last = self.program.last_reads()
         rows = []
         for index, call in enumerate(self.program.calls):
-            for output in call.outputs:
+            for output in call.born:
                 if output in self.placement.offsets:
                     buffer, offset = self.program.buffers[output], self.placement.offsets[output]
                     fresh = "false" if output in self.placement.shared else "true"

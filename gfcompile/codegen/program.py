@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from gfcompile.codegen.lower import ENTRY
+from gfcompile.codegen.order import order_calls
+from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import ContractError
 from gfcompile.step import STATE, Role, Step, Value
 
+ALIGNMENT = 64  # bytes: of every slot of the arena
 IN_PLACE = {"sgd_update": (0, 1), "sgd_update_plain": (0,)}  # kernel -> inputs that its outputs overwrite, in order
 
 
@@ -32,19 +35,33 @@ class Buffer:
         itemsize = 1 if self.dtype == "bool" else np.dtype(self.dtype).itemsize
         return math.prod(self.shape) * itemsize
 
+    @property
+    def slot_bytes(self) -> int:
+        """What it takes of the arena."""
+        return -(-self.bytes // ALIGNMENT) * ALIGNMENT
+
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call: indices into the program's buffers."""
+    """One kernel call: indices into the program's buffers. `workspace` is what it needs beside its operands."""
 
     kernel: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    workspace: int | None = None
+
+    @property
+    def born(self) -> tuple[int, ...]:
+        """The buffers that come to life with it."""
+        return self.outputs if self.workspace is None else (*self.outputs, self.workspace)
 
 
 @dataclass
 class Program:
-    """`results[i]` is the buffer of the signature's i-th output; `functions` are the unscheduled kernels by name."""
+    """`results[i]` is the buffer of the signature's i-th output; `functions` are the unscheduled kernels by name.
+
+    `takeovers` holds, by kernel, the positions (output, input) where the output may be written over the input.
+    """
 
     name: str
     buffers: list[Buffer]
@@ -52,12 +69,51 @@ class Program:
     results: list[int]
     outputs: list[Value]
     functions: dict[str, tvm.tirx.PrimFunc] = field(repr=False)
+    takeovers: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict, repr=False)
+
+    def overwrites(self) -> dict[int, int]:
+        """Updated result -> the state buffer it replaces."""
+        return {
+            output: call.inputs[position]
+            for call in self.calls
+            for output, position in zip(call.outputs, in_place_inputs(call, self.buffers), strict=False)
+        }
+
+    def delivered(self) -> dict[int, int]:
+        """Result -> its position in `results`, for those that are written straight to where the caller wants them."""
+        produced = {buffer for call in self.calls for buffer in call.outputs}
+        found: dict[int, int] = {}
+        for position, (buffer, value) in enumerate(zip(self.results, self.outputs, strict=True)):
+            if buffer in produced and value.role in (Role.GRADIENT, Role.OUTPUT):
+                found.setdefault(buffer, position)  # a second wish for the same buffer is a copy
+        return found
+
+    def temporaries(self) -> set[int]:
+        """The buffers that need a place in the arena."""
+        elsewhere = self.overwrites().keys() | self.delivered().keys()
+        return {buffer for call in self.calls for buffer in call.born} - elsewhere
+
+    def heirs(self, call: Call, free: Container[int]) -> dict[int, int]:
+        """Output -> the input whose slot it takes, where the kernel allows it; of the buffers in `free` only.
+
+        Each slot has one heir. An input passed twice must be allowed at both positions.
+        """
+        allowed = self.takeovers.get(call.kernel, frozenset())
+        found: dict[int, int] = {}
+        for at, output in enumerate(call.outputs):
+            for source in dict.fromkeys(call.inputs):
+                positions = [position for position, buffer in enumerate(call.inputs) if buffer == source]
+                legal = all((at, position) in allowed for position in positions)
+                if legal and output in free and source in free and source not in found.values():
+                    found[output] = source
+                    break
+        return found
 
     def last_reads(self) -> dict[int, int]:
         """Buffer -> index of the last call that touches it; results live to the end."""
         last: dict[int, int] = {}
         for index, call in enumerate(self.calls):
-            for buffer in (*call.inputs, *call.outputs):
+            for buffer in (*call.inputs, *call.born):
                 last[buffer] = index
         for buffer in self.results:
             last[buffer] = len(self.calls)
@@ -74,12 +130,20 @@ class Program:
         produced = {buffer for call in self.calls[: boundary + 1] for buffer in call.outputs}
         return sorted(b for b in produced if boundary < last[b] < len(self.calls))
 
+    @property
+    def saved_bytes(self) -> int:
+        return sum(self.buffers[index].bytes for index in self.saved())
 
-def make_program(name: str, module: tvm.IRModule, step: Step) -> Program:
-    """Read the bindings of the lowered module's entry."""
+
+def make_program(name: str, module: tvm.IRModule, step: Step, scheduler: Scheduler) -> Program:
+    """Read the bindings of the lowered module's entry; the schedules say what its kernels need."""
     reader = _Reader(module, step)
-    program = Program(name, reader.buffers, reader.calls, reader.results, list(step.outputs), reader.functions)
-    program.calls = _ordered(program)
+    scheduled = {kernel: scheduler(function) for kernel, function in reader.functions.items()}
+    takeovers = {kernel: found.takeovers for kernel, found in scheduled.items()}
+    reader.add_workspaces({kernel: found.workspace.shared for kernel, found in scheduled.items()})
+    outputs = list(step.outputs)
+    program = Program(name, reader.buffers, reader.calls, reader.results, outputs, reader.functions, takeovers)
+    program.calls = order_calls(program)
     return program
 
 
@@ -97,6 +161,14 @@ class _Reader:
                 self._read(module, binding.var, binding.value)
         result = self.places[entry.body.body]
         self.results = list(result) if isinstance(result, tuple) else [result]
+
+    def add_workspaces(self, sizes: Mapping[str, int]) -> None:
+        """Give each call a buffer for what its kernel allocates outside parallel loops."""
+        for index, call in enumerate(self.calls):
+            size = sizes[call.kernel]
+            if size:
+                self.buffers.append(Buffer(f"workspace of {call.kernel}", (size,), "uint8"))
+                self.calls[index] = replace(call, workspace=len(self.buffers) - 1)
 
     def _new(self, name: str, ty: relax.TensorType, value: Value | None = None, literal: bytes | None = None) -> int:
         shape = tuple(int(size) for size in ty.shape)
@@ -135,32 +207,6 @@ class _Reader:
         if isinstance(place, tuple):
             raise ContractError(f"lowering passes the tuple '{expr}' to a kernel")
         return place
-
-
-def _ordered(program: Program) -> list[Call]:
-    """The calls in their order, except that an in-place update waits for every other reader of the old value."""
-    producer = {buffer: index for index, call in enumerate(program.calls) for buffer in call.outputs}
-    before: list[set[int]] = [{producer[b] for b in call.inputs if b in producer} for call in program.calls]
-    overwritten = {
-        call.inputs[position]: index
-        for index, call in enumerate(program.calls)
-        for position in in_place_inputs(call, program.buffers)
-    }
-    for index, call in enumerate(program.calls):
-        for buffer in call.inputs:
-            if overwritten.get(buffer, index) != index:
-                before[overwritten[buffer]].add(index)
-    done: set[int] = set()
-    order: list[int] = []
-    waiting = list(range(len(program.calls)))
-    while waiting:
-        ready = next((index for index in waiting if before[index] <= done), None)
-        if ready is None:
-            raise ContractError(f"program '{program.name}': an update overwrites a value that its own gradient needs")
-        waiting.remove(ready)
-        done.add(ready)
-        order.append(ready)
-    return [program.calls[index] for index in order]
 
 
 def in_place_inputs(call: Call, buffers: Sequence[Buffer]) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ class _Explanation:
     def _statistic(self, readers: list[fx.Node]) -> tuple[str, str]:
         affine = next(filter(None, (self._trained_by(reader) for reader in readers)), None)
         if affine:
-            return f"patch sums of its normalised map, for the gradients of {affine}", f"not training {affine}"
+            return f"patch sums of a map that the gradients of {affine} are summed over", f"not training {affine}"
         why = "patch sums of an activation's derivative or of a normalised map, which the gradient is multiplied with"
         return why, "a larger patch in the layer behind it; ReLU keeps bits instead; --batchnorm eval"
 

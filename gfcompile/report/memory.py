@@ -25,6 +25,7 @@ def make_memory(analysis: Analysis) -> dict[str, Any]:
         "exact_saved_bytes": analysis.exact_saved_bytes,
         "arena_bytes": analysis.arena_bytes,
         "arena_bytes_by_program": {name: planned.placement.bytes for name, planned in analysis.programs.items()},
+        "scratch_bytes_a_thread": analysis.scratch_bytes,
         "state_bytes": state,
         "totals": {
             "weights": sum(state.get(str(role), 0) for role in WEIGHTS),
@@ -33,7 +34,7 @@ def make_memory(analysis: Analysis) -> dict[str, Any]:
             "scratch": train.placement.bytes - analysis.saved_bytes,
         },
         "side_by_side": {
-            name: {"saved_bytes": saved_bytes(planned), "arena_bytes": planned.placement.bytes}
+            name: {"saved_bytes": planned.program.saved_bytes, "arena_bytes": planned.placement.bytes}
             for name, planned in variants(analysis).items()
         },
         "saved": as_rows(kept_tensors(analysis.steps["train"])),
@@ -54,17 +55,13 @@ def variants(analysis: Analysis) -> dict[str, Planned]:
     return {**analysis.comparisons, "this_step": analysis.programs["train"]}
 
 
-def saved_bytes(planned: Planned) -> int:
-    return sum(planned.program.buffers[index].bytes for index in planned.program.saved())
-
-
 def live_bytes(planned: Planned) -> list[int]:
     """Bytes of the arena in use at each call."""
     program, placement = planned.program, planned.placement
     last = program.last_reads()
     alive = [0] * len(program.calls)
     for start, call in enumerate(program.calls):
-        for index in call.outputs:
+        for index in call.born:
             if index in placement.offsets:
                 # what takes over its input's slot is counted with the input at its first call
                 first = start + 1 if index in placement.shared else start

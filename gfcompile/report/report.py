@@ -143,7 +143,7 @@ def _boxes(program: Program, offsets: Mapping[int, int]) -> list[Box]:
     last, saved, boundary = program.last_reads(), set(program.saved()), program.loss_call()
     boxes = []
     for start, call in enumerate(program.calls):
-        for index in call.outputs:
+        for index in call.born:
             if index not in offsets:
                 continue
             buffer = program.buffers[index]

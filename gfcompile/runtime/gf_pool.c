@@ -107,6 +107,7 @@ static struct {
 
 static _Thread_local struct {
   gf_lane *lanes, *lane;
+  gf_stack shared; /* the running kernel's, outside its tasks */
   int threads;
   bool inside; /* a task is running on this thread */
 } here;
@@ -116,12 +117,17 @@ void gf_pool_enter(gf_lane *lanes, int threads) {
   here.lane = lanes;
   here.threads = threads;
   here.inside = false;
-  lanes->top = lanes->base;
+  lanes->stack.top = lanes->stack.base;
 }
 
 void gf_pool_leave(void) { memset(&here, 0, sizeof here); }
 
-gf_lane *gf_pool_lane(void) { return here.lane; }
+void gf_pool_share(char *base, size_t bytes) { here.shared = (gf_stack){base, base, base + bytes}; }
+
+gf_stack *gf_pool_stack(void) {
+  if (!here.lane) return NULL;
+  return here.inside ? &here.lane->stack : &here.shared;
+}
 
 static int run_tasks(gf_task task, void *closure, gf_parallel_env *env, int first, int stride) {
   bool outer = here.inside;

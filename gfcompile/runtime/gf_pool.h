@@ -18,10 +18,12 @@
 
 enum { GF_MAX_THREADS = 256, GF_ALIGNMENT = 64, GF_ERROR_BYTES = 256 };
 
+typedef struct { /* bump pointer: base <= top <= end */
+  char *base, *top, *end;
+} gf_stack;
+
 typedef struct {
-  _Alignas(GF_ALIGNMENT) char *base;
-  char *top; /* bump pointer: base <= top <= end */
-  char *end;
+  _Alignas(GF_ALIGNMENT) gf_stack stack;
   int code; /* of the last launch on this lane */
   char error[GF_ERROR_BYTES];
 } gf_lane;
@@ -45,7 +47,10 @@ void gf_pool_forget(void);
 /* Between enter and leave, launches of this thread use these lanes. */
 void gf_pool_enter(gf_lane *lanes, int threads);
 void gf_pool_leave(void);
-gf_lane *gf_pool_lane(void);
+/* What the next kernel of this thread may allocate outside its tasks: a piece of the arena. */
+void gf_pool_share(char *base, size_t bytes);
+/* Where this thread allocates now: its lane's stack inside a task, the shared piece outside. NULL outside a run. */
+gf_stack *gf_pool_stack(void);
 
 /* Task i of n always runs on lane i modulo the lanes, in rising order; num_task 0 means one task a thread. The split
  * depends on the thread count alone. A launch inside a task runs on the spot, num_task 0 then meaning 1. */

@@ -12,8 +12,11 @@ extern const char gf_program_build_id[];
 extern const int gf_program_tensor_count;
 extern const size_t gf_program_tensor_bytes[];
 extern const size_t gf_program_arena_bytes;
-/* Per thread: the largest sum of a kernel's live workspaces, each rounded up to 64 bytes. */
+/* Per thread: the largest sum of the workspaces that a kernel's tasks hold, each rounded up to 64 bytes. */
 extern const size_t gf_program_scratch_bytes;
+
+/* Provided by the runtime: where in the arena the next kernel's workspaces outside its tasks lie. */
+void gf_program_share(char *workspace, size_t bytes);
 
 /* The arena, every state tensor, lr and loss are 64-byte aligned. Each returns 0 or the failing kernel's code. */
 int gf_program_train(char *arena, void *const *state, const void *const *inputs, const float *lr, float *loss);

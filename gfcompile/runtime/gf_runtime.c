@@ -73,8 +73,8 @@ static int set_threads(gf_step *step, int threads) {
     return -1;
   }
   for (int i = 0; i < threads; ++i) {
-    lanes[i].base = lanes[i].top = scratch + (size_t)i * bytes;
-    lanes[i].end = lanes[i].base + bytes;
+    char *base = scratch + (size_t)i * bytes;
+    lanes[i].stack = (gf_stack){base, base, base + bytes};
   }
   free(step->scratch);
   free(step->lanes);
@@ -198,29 +198,31 @@ int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outpu
   return end(gf_program_predict(step->arena, step->state, inputs, outputs), "gf_step_predict");
 }
 
-/* TVM's hooks. A workspace is the top of its lane's stack: kernels free in reverse order, so a free only lowers it. */
+void gf_program_share(char *workspace, size_t bytes) { gf_pool_share(workspace, bytes); }
+
+/* TVM's hooks. A workspace is the top of a stack: kernels free in reverse order, so a free only lowers it. */
 static void *allocate_workspace(int device_type, int device_id, uint64_t bytes, int type_code, int type_bits) {
   (void)device_type, (void)device_id, (void)type_code, (void)type_bits;
-  gf_lane *lane = gf_pool_lane();
-  size_t left = lane ? (size_t)(lane->end - lane->top) : 0;
+  gf_stack *stack = gf_pool_stack();
+  size_t left = stack ? (size_t)(stack->end - stack->top) : 0;
   if (bytes > left || align_up(bytes) > left) {
     gf_set_error("workspace exhausted: a kernel asks for %llu bytes, %zu of %zu are left; report this plan as a bug",
-                 (unsigned long long)bytes, left, align_up(gf_program_scratch_bytes));
+                 (unsigned long long)bytes, left, stack ? (size_t)(stack->end - stack->base) : 0);
     return NULL;
   }
-  char *workspace = lane->top;
-  lane->top += align_up(bytes);
+  char *workspace = stack->top;
+  stack->top += align_up(bytes);
   return workspace;
 }
 
 static int free_workspace(int device_type, int device_id, void *workspace) {
   (void)device_type, (void)device_id;
-  gf_lane *lane = gf_pool_lane();
-  if (!lane || (char *)workspace < lane->base || (char *)workspace > lane->top) {
+  gf_stack *stack = gf_pool_stack();
+  if (!stack || (char *)workspace < stack->base || (char *)workspace > stack->top) {
     gf_set_error("a kernel freed a workspace that its thread does not hold");
     return -1;
   }
-  lane->top = workspace;
+  stack->top = workspace;
   return 0;
 }
 

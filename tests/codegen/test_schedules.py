@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from tvm_ffi import structural_walk
 
 from gfcompile.codegen import kernels
-from gfcompile.codegen.schedules import RULES, choose_schedule, schedule, workspace_bytes
+from gfcompile.codegen.schedules import RULES, Workspace, choose_schedule, find_workspace, schedule
 from gfcompile.targets import Target, find_target
 
 NATIVE = find_target("native")
@@ -183,7 +183,8 @@ def test_fused_convolution_keeps_its_accumulators_in_registers() -> None:
     """The only scratch beyond a tile is the padded rows of one task, not the map before its epilogue."""
     shapes = [(2, 14, 14, 32), (4, 3, 3, 32, 16), (64,), (2, 14, 14, 64)]
     (func,) = fuse(conv_bias_residual_relu, shapes, ["float32"] * 4)
-    scratch = workspace_bytes(schedule(func, NATIVE))
+    found = find_workspace(schedule(func, NATIVE))
+    scratch = found.shared + found.each
     padded, result = 2 * 16 * 16 * 32 * 4, 2 * 14 * 14 * 64 * 4
     assert scratch <= padded + 2048
     assert scratch < result
@@ -264,4 +265,4 @@ def test_scheduling_leaves_the_function_it_was_given_alone() -> None:
 
 def test_workspace_of_an_elementwise_kernel_is_nothing() -> None:
     (func,) = fuse(chain(op.nn.relu, op.exp), [(64, 1000)], ["float32"])
-    assert workspace_bytes(schedule(func, NATIVE)) == 0
+    assert find_workspace(schedule(func, NATIVE)) == Workspace(0, 0)

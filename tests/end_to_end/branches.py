@@ -105,9 +105,7 @@ def oracle_gradients(
         column += y[0].size
         gy = 2 * (y - wanted) / targets.size  # the mean over all outputs of (y - target)^2
         try:
-            gx, gw, gb = filtered_conv_gradients(
-                inner, w, gy, r=geometry.r, mode=mode, **geometry.conv_arguments
-            )
+            gx, gw, gb = filtered_conv_gradients(inner, w, gy, r=geometry.r, mode=mode, **geometry.conv_arguments)
         except ValueError:
             undefined.add(f"{layer}.conv")
             gx, gw, gb = _exact_gradients(inner, w, gy, geometry.conv_arguments)

@@ -71,9 +71,7 @@ class Eager:
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         assert set(self.trained) == set(trained)
         filter_convolutions(self.model, patches or {}, mode)
-        self.optimizer = torch.optim.SGD(
-            self.trained.values(), lr=lr, momentum=momentum, weight_decay=weight_decay
-        )
+        self.optimizer = torch.optim.SGD(self.trained.values(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[float, dict[str, Tensor]]:
         """The loss and its gradients; batch norms in train mode move their statistics."""

@@ -57,9 +57,7 @@ def test_resuming_changes_no_bit(artifact: Artifact, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_same_run_twice_gives_the_same_bits(
-    artifact: Artifact, threads: int, tmp_path: Path
-) -> None:
+def test_the_same_run_twice_gives_the_same_bits(artifact: Artifact, threads: int, tmp_path: Path) -> None:
     first, second = (run_alone(artifact, tmp_path, 8, threads) for _ in range(2))
     assert_same_bits(second, first)
 

@@ -48,8 +48,7 @@ PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"layers": 0}, "--layers 0: must be 1 or more"),
     (
         {"layers": 999},
-        "--layers 999: the model has 3 convolutions that count (shortcut projections do not);"
-        " use --layers 3 or less",
+        "--layers 999: the model has 3 convolutions that count (shortcut projections do not); use --layers 3 or less",
     ),
     ({"train": "nope"}, "--train nope: no layer has that name; `gfcompile inspect MODEL` lists them"),
     ({"batchnorm": "off"}, "--batchnorm 'off' is not known; use eval or train"),
@@ -161,9 +160,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
     out = tmp_path / "net_step"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    assert compile_error(out) == (
-        f"--out {out}: exists and is not an artifact; choose another folder or remove it"
-    )
+    assert compile_error(out) == (f"--out {out}: exists and is not an artifact; choose another folder or remove it")
     assert (out / "thesis.tex").read_text() == "years of work"
 
 
@@ -193,9 +190,7 @@ def test_a_failure_after_the_kernels(
 
 
 @pytest.mark.slow
-def test_an_interrupted_compile_leaves_the_old_artifact(
-    eval_artifact: Artifact, tmp_path: Path
-) -> None:
+def test_an_interrupted_compile_leaves_the_old_artifact(eval_artifact: Artifact, tmp_path: Path) -> None:
     folder = eval_artifact.copy_to(tmp_path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -216,9 +216,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     )  # fmt: skip
     x, y = torch.randn(2, 3, 9, 9), torch.tensor([1, 3])
     analysis = analyse(Job(net, x, resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9)))
-    folder, target = tmp_path_factory.mktemp("tiny"), find_target("native")
-    sources = {kind: write_sources(analysis, folder / kind, target, str, kind == "debug") for kind in BUILDS}
-    artifact = build(analysis, folder / "tiny_step", target, str, {})
+    folder = tmp_path_factory.mktemp("tiny")
+    sources = {kind: write_sources(analysis, folder / kind, str, kind == "debug") for kind in BUILDS}
+    artifact = build(analysis, folder / "tiny_step", str, {})
     return Tiny(analysis, sources, artifact, (x.numpy(), y.numpy()))
 
 

@@ -1,20 +1,29 @@
-"""hoist: patch sums stand right behind their source; only the order changes."""
+"""hoist: patch sums, mask counts and packed masks stand right behind their sources; only the order changes."""
+
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gfcompile.passes.canonicalize import Canonicalize
+from gfcompile.passes.crossing import STATISTICS
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.hoist import Hoist
+from gfcompile.passes.merge_equal import MergeEqual
+from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
+from gfcompile.passes.sink import Sink
 from gfcompile.plan import Request
+from gfcompile.step import Role, Step
+from tests.passes.nets import SHAPE, Residual, SqueezeExcite, conv, plain, with_head
 from tests.passes.tiny import (
     applied,
     assert_golden,
     assert_same_numbers,
     assert_second_run_changes_nothing,
+    filtered,
     network_step,
     nodes,
     numbers,
@@ -24,6 +33,7 @@ from tests.passes.tiny import (
 )
 
 BEFORE = (Canonicalize(), Select(), Filter(), RemoveDead())
+CALCULUS = (*BEFORE, MergeEqual(), Sink(), PackMasks())
 PATCH_SUM = torch.ops.gf.patch_sum.default
 
 
@@ -102,10 +112,89 @@ def test_second_run_with_two_sums_of_one_source():
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_nothing_of_a_filtered_input_is_read_in_the_backward_pass(layers):
-    """The point of the pass: after the patch sum, the convolution's own input has no reader behind the loss."""
-    step = network_step(*BEFORE, Hoist(), layers=layers)
+    """The point of the pass: after its statistics, the convolution's own input has no reader behind the loss."""
+    step = network_step(*CALCULUS, Hoist(), layers=layers)
     order = {node: index for index, node in enumerate(step.body.graph.nodes)}
-    loss = order[step.results()[0]]
     sources = {node.args[0] for node in nodes(step, PATCH_SUM)}
-    readers = {user for source in sources for user in source.users if order[user] > loss}
-    assert {str(user.target) for user in readers} <= {"aten.le.Scalar"}  # relu's own mask
+    assert not {user for source in sources for user in source.users if order[user] > position_of_loss(step)}
+
+
+def position_of_loss(step: Step) -> int:
+    loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
+    return list(step.body.graph.nodes).index(loss)
+
+
+def masked_step(r: int = 4) -> Step:
+    """conv-bn-relu-conv: patch sums of the input and the ReLU, counts of its mask, sums of the normalised map."""
+    model = with_head(plain(3, 2), nn.BatchNorm2d(2), nn.ReLU(), conv(2, 2), shape=(1, 3, 8, 8))
+    return applied(filtered(model, (1, 3, 8, 8), r=r), *CALCULUS)
+
+
+def test_moves_what_statistics_are_made_of():
+    """The mask is computed before the loss, and neither it nor the ReLU lives on behind it."""
+    step = masked_step()
+    assert_golden("hoist.masks.before", step)
+    assert_golden("hoist.masks.after", Hoist().run(step))
+    order = list(step.body.graph.nodes)
+    loss = position_of_loss(step)
+    for node in order[:loss]:
+        if any(order.index(user) > loss for user in node.users):
+            assert node.meta["val"].dim() < 4 or tuple(node.meta["val"].shape[2:]) != (8, 8), f"{node} crosses the loss"
+
+
+NETS = {
+    "masks": lambda: (plain(3), nn.BatchNorm2d(4), nn.ReLU(), conv()),
+    "joins": lambda: (conv(3, 4), nn.ReLU(), Residual(conv()), Residual(conv()), conv()),
+    "derivatives": lambda: (conv(3, 4), nn.Hardswish(), SqueezeExcite(), conv(), nn.SiLU(), conv()),
+    "gated": lambda: (conv(3, 8), nn.GLU(1), conv()),
+    "pooled": lambda: (conv(3, 4), nn.ReLU(), nn.MaxPool2d(2), conv(), nn.ReLU(), conv()),
+}
+
+
+@pytest.mark.parametrize("r", [2, 4])
+@pytest.mark.parametrize("name", NETS)
+def test_only_the_order_changes(name, r):
+    """The same numbers to the bit, the same nodes but for copies of shared forward work, nothing erased twice."""
+    step = applied(filtered(with_head(*NETS[name]()), SHAPE, r=r), *CALCULUS)
+    before = numbers(step)
+    kinds = sorted(str(node.target) for node in step.body.graph.nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Hoist().run(step)
+    after = numbers(step)
+    assert site_names(step)
+    assert all(torch.equal(before[value], after[value]) for value in before)
+    assert set(map(str, kinds)) == {str(node.target) for node in step.body.graph.nodes}
+    order = list(step.body.graph.nodes)
+    behind = [node for node in order[position_of_loss(step) :] if node.target in STATISTICS]
+    assert {node.name for node in behind}.isdisjoint(site_names(step))
+    assert_second_run_changes_nothing(Hoist(), step)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_forward_work_that_statistics_share_is_done_once(name):
+    """Two counts of one mask read one mask, before the loss as behind it."""
+    step = applied(filtered(with_head(*NETS[name]()), SHAPE, r=4), *CALCULUS)
+    before = len(step.body.graph.nodes)
+    assert len(Hoist().run(step).body.graph.nodes) <= before
+
+
+def test_a_statistic_of_what_is_kept_anyway_stays():
+    """The exact convolution keeps the ReLU for its weight gradient: the other's patch sum costs nothing there."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.filtered, self.exact = conv(3, 4), conv(), conv()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = self.stem(x).relu()
+            return self.head((self.filtered(x) + self.exact(x)).mean((2, 3)))
+
+    step = applied(filtered(Both(), SHAPE, exact=["exact"]), *CALCULUS, Hoist())
+    order = list(step.body.graph.nodes)
+    relu = next(node for node in order if node.target is torch.ops.aten.relu.default)
+    (patch_sum,) = [user for user in relu.users if user.target is PATCH_SUM]
+    assert order.index(patch_sum) > position_of_loss(step)
+    assert patch_sum.name not in site_names(step)

@@ -63,10 +63,9 @@ def test_memory(analysis: Analysis, report: dict[str, Any]) -> None:
     assert memory["state_bytes"]["total"] == sum(entry.bytes for entry in analysis.state.entries)
     assert memory["exact_saved_bytes"] == analysis.exact_saved_bytes
     assert memory["conv_inputs"]["filtered_bytes"] < memory["conv_inputs"]["exact_bytes"]
-    kernels = {call.kernel for call in analysis.programs["train"].program.calls}
+    assert memory["scratch_bytes_a_thread"] == analysis.scratch_bytes
     for row in memory["saved"]:
-        assert set(row) == {"name", "shape", "dtype", "bytes", "kernel"}
-        assert row["kernel"] in kernels
+        assert set(row) == {"node", "layer", "kind", "shape", "dtype", "bytes", "why", "remedy"}
 
 
 def test_passes_and_versions(report: dict[str, Any]) -> None:
@@ -88,10 +87,11 @@ def test_a_refused_layer_has_its_reason() -> None:
 
 def test_files(analysis: Analysis, report: dict[str, Any], tmp_path: Path) -> None:
     write_report(analysis, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["arena.svg", "report.json", "report.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["arena.svg", "memory.svg", "report.json", "report.md"]
     assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report))
     page = (tmp_path / "report.md").read_text()
     assert "(arena.svg)" in page
+    assert "(memory.svg)" in page
     assert "*counted*" in page
     for name in report["plan"]["trained"]:
         assert f"| {name} |" in page

@@ -33,11 +33,12 @@ enum { W, B, W_MOMENTUM, B_MOMENTUM, COUNT, SCALE };
 const char gf_program_build_id[] = BUILD_ID;
 const int gf_program_tensor_count = 6;
 const size_t gf_program_tensor_bytes[] = {I * O * 4, O * 4, I * O * 4, O * 4, 8, 4};
-const size_t gf_program_arena_bytes = (N * O + I * O + O) * 4;
+enum { SHARED = 64, TEMPORARIES = (N * O + I * O + O) * 4, SHARED_AT = (TEMPORARIES + 63) / 64 * 64 };
+const size_t gf_program_arena_bytes = SHARED_AT + SHARED;
 #ifdef GREEDY
 const size_t gf_program_scratch_bytes = 0;
 #else
-const size_t gf_program_scratch_bytes = 128;
+const size_t gf_program_scratch_bytes = 64;
 #endif
 
 typedef struct {
@@ -69,8 +70,9 @@ static int forward_task(int id, env_t *env, void *closure) {
   return 0;
 }
 
-static int forward(void *const *state, const float *x, float *out) {
-  float *outer = workspace(60); /* stays below the tasks' own on this thread */
+static int forward(char *arena, void *const *state, const float *x, float *out) {
+  gf_program_share(arena + SHARED_AT, SHARED);
+  float *outer = workspace(60); /* apart from the tasks' own on this thread */
   if (!outer) return -1;
   memset(outer, 0x7f, 60);
   forward_t f = {x, state[W], state[B], state[SCALE], out, outer};
@@ -84,7 +86,7 @@ static int backward(char *arena, void *const *state, const void *const *inputs, 
   float *out = (float *)arena;
   const float *x = inputs[0], *weight = inputs[2], *scale = state[SCALE];
   float total = 0;
-  int code = forward(state, x, out);
+  int code = forward(arena, state, x, out);
   if (code) return code;
   for (int n = 0; n < N; ++n) total += weight[n];
   *loss = 0;
@@ -128,6 +130,5 @@ int gf_program_gradients(char *arena, void *const *state, const void *const *inp
 }
 
 int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs) {
-  (void)arena;
-  return forward(state, inputs[0], outputs[0]);
+  return forward(arena, state, inputs[0], outputs[0]);
 }

@@ -12,10 +12,10 @@ from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, reduction
 from gfcompile.codegen.schedules.blocks import list_blocks
-from gfcompile.codegen.schedules.workspace import workspace_bytes
+from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
 
-__all__ = ["RULES", "Rule", "choose_schedule", "schedule", "workspace_bytes"]
+__all__ = ["RULES", "Rule", "Workspace", "choose_schedule", "find_workspace", "schedule"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""How much scratch memory a scheduled kernel asks of the runtime."""
+"""How much memory beside its operands a scheduled kernel asks of the runtime."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
@@ -20,14 +22,29 @@ _COMPACT = tvm.transform.Sequential(
 )
 
 
-def workspace_bytes(func: tirx.PrimFunc) -> int:
-    """Upper bound of the bytes one thread holds at one time: all allocations, 64-byte rounded.
+@dataclass(frozen=True)
+class Workspace:
+    """Upper bounds in bytes: `shared` of all threads at once, outside parallel loops, and of `each` thread inside."""
+
+    shared: int
+    each: int
+
+
+def find_workspace(func: tirx.PrimFunc) -> Workspace:
+    """All allocations, 64-byte rounded.
 
     Register tiles count too: LLVM keeps small ones on the stack, and which those are is its business.
     """
     compact = _COMPACT(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))["main"]
+    loops: list[tirx.For] = []
+    structural_walk(compact.body, [(tirx.For, loops.append)])
+    each = sum(_allocated(loop.body) for loop in loops if loop.kind == tirx.ForKind.PARALLEL)
+    return Workspace(_allocated(compact.body) - each, each)
+
+
+def _allocated(body: Any) -> int:
     blocks: list[SBlock] = []
-    structural_walk(compact.body, [(SBlock, blocks.append)])
+    structural_walk(body, [(SBlock, blocks.append)])
     total = 0
     for block in blocks:
         for buffer in block.alloc_buffers:

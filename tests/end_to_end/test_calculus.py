@@ -1,0 +1,98 @@
+"""The patch calculus changes no gradient: steps with and without it agree, in float64 graphs and in compiled float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gfcompile
+from gfcompile import pipeline
+from gfcompile.compiler import _duplicate
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.frontend.survey import survey
+from gfcompile.frontend.trace import trace_forward, trace_training
+from gfcompile.plan import Request, make_plan
+from gfcompile.step import STATE, Role, Step
+from tests.end_to_end.conftest import random_batch
+from tests.models import randomise_statistics
+from tests.models.densenet import densenet_like
+from tests.models.mobilenet import mobilenet_v2
+from tests.models.mobilenet_v3 import mobilenet_v3_like
+from tests.models.resnet import resnet18
+from tests.tolerances import CALCULUS_FLOAT32, CALCULUS_FLOAT64, assert_near
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: resnet18(10, width=16),
+    "mobilenet_v2": lambda: mobilenet_v2(10, width_mult=0.25),
+    "mobilenet_v3_like": lambda: mobilenet_v3_like(10, width=0.5),
+    "densenet_like": lambda: densenet_like(10, width=16, depths=(2, 2, 3)),
+}
+NORMS: dict[str, dict[str, Any]] = {
+    "frozen affine": {},
+    "trained affine": {"affine": True},
+    "train mode": {"batchnorm": "train", "affine": True},
+}
+INPUT = (2, 3, 64, 64)
+
+
+def model_named(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return randomise_statistics(MODELS[name](), seed=0)
+
+
+def traced(model: nn.Module, x: Tensor, y: Tensor, request: Request) -> Step:
+    layers = survey(trace_forward(model, x), [name for name, _ in model.named_parameters()])
+    return trace_training(model, x, y, resolve_loss("cross_entropy"), make_plan(layers, request))
+
+
+def gradients_of(step: Step, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Run the graph in float64."""
+    doors = {Role.INPUT: x, Role.TARGET: y, Role.SAMPLE_WEIGHT: torch.ones(len(x))}
+    arguments = [
+        step.tensors[value.name] if value.role in STATE or value.role is Role.CONSTANT else doors[value.role]
+        for value in step.inputs
+    ]
+    with torch.no_grad():
+        results = step.body(*(a.double() if a.is_floating_point() else a for a in arguments))
+    found = zip(step.outputs, results, strict=True)
+    return {value.name: result for value, result in found if value.role is Role.GRADIENT}
+
+
+@pytest.mark.parametrize("r", [2, 3])
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
+    """More layers than the tables train, so that joins, gates, concatenations and strides are all passed."""
+    x, y = random_batch(INPUT, seed=1)
+    step = traced(model_named(name), x, y, Request(layers=10, patches={"*": r}, **NORMS[norms]))
+    published = pipeline.run(_duplicate(step, step.plan), pipeline._filtering(calculus=False))
+    calculus = pipeline.run(_duplicate(step, step.plan), pipeline._filtering(calculus=True))
+    (event,) = [event for event in calculus.log if event.pass_name == "sink"]
+    assert event.sites, "the pass found nothing to do"
+    expected, found = gradients_of(published, x, y), gradients_of(calculus, x, y)
+    assert expected.keys() == found.keys()
+    for parameter, gradient in expected.items():
+        assert_near(found[parameter], gradient, CALCULUS_FLOAT64, parameter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "norms"), zip(MODELS, ["train mode", "frozen affine", "trained affine"] * 2, strict=False)
+)
+def test_compiled_steps_agree(name: str, norms: str, tmp_path: Path) -> None:
+    x, y = random_batch(INPUT, seed=1)
+    options = {"train_affine": NORMS[norms].get("affine", False), "batchnorm": NORMS[norms].get("batchnorm", "eval")}
+    gradients = []
+    for calculus in (False, True):
+        out = tmp_path / f"calculus_{calculus}_step"
+        with gfcompile.compile(model_named(name), x, layers=6, out=out, calculus=calculus, **options) as step:
+            gradients.append(step.gradients(x, y))
+    published, found = gradients
+    for parameter, gradient in published.items():
+        assert_near(found[parameter], gradient, CALCULUS_FLOAT32, parameter)
