@@ -37,7 +37,8 @@ def mask_count(
 
 @mask_count.register_fake
 def _(masks: list[Tensor], wanted: list[bool], rows: list[int], cols: list[int], channels_last: bool = False) -> Tensor:
-    return masks[0].new_empty(patch_shape(masks[0], rows, cols, channels_last), dtype=count_type(rows, cols))
+    whole = masks[0].new_empty(torch.broadcast_shapes(*(mask.shape for mask in masks)))
+    return whole.new_empty(patch_shape(whole, rows, cols, channels_last), dtype=count_type(rows, cols))
 
 
 @custom_op("gf::scale_by_area", mutates_args=())

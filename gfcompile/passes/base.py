@@ -89,5 +89,11 @@ def fake_like(graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> An
         return torch.empty(shape, dtype=dtype)
 
 
+def operator_name(node: fx.Node) -> str:
+    """`mul` for aten.mul.Tensor, `channel_mix` for gf.channel_mix.default."""
+    parts = str(node.target).split(".")
+    return parts[1] if len(parts) > 1 else node.name
+
+
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(int(size) for size in node.meta["val"].shape)

@@ -87,6 +87,10 @@ class Writer:
                 self._written[key] = emit(self.graph, target, *args, **kwargs)
         return self._written[key]
 
+    def forget(self) -> None:
+        """Let what was written stand, and reuse none of it: later nodes may go to earlier places."""
+        self._written.clear()
+
     def discard(self) -> None:
         """Erase everything written: the last first, since later nodes read earlier ones."""
         for node in reversed(list(self._written.values())):

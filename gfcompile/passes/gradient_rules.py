@@ -145,7 +145,9 @@ def _average_pooling(reading: Reading, node: fx.Node) -> Form | None:
         if list(stride or kernel) != list(kernel) or any(padding) or overhangs:
             return None
         divisor = override or kernel[0] * kernel[1]
-    form = reading.forms[node.args[0]]
+    form = reading.form_of(node.args[0], pooled)
+    if form is None:
+        return None
     if not form.is_plain:
         reading.pooled[node.args[0]] = "average pooling spreads it: its value on the pooled map is needed"
         form = reading.algebra.opaque(node.args[0])

@@ -36,24 +36,43 @@ class Hoist(Pass):
                     yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
-        crossing = Crossing(step)
-        moved = self._moved(step.body.graph, crossing, site, {})
+        graph, crossing = step.body.graph, Crossing(step)
+        moved = _Move(graph, crossing).copy(site)
         for user in [user for user in site.users if user.target is SCALE and user in crossing.forward_work]:
             user.replace_input_with(site, moved)
             moved.append(user)
         site.replace_all_uses_with(moved)
-        _erase_unread(step.body.graph, site)
+        _erase_unread(graph, site)
 
-    def _moved(self, graph: fx.Graph, crossing: Crossing, node: fx.Node, done: dict[fx.Node, fx.Node]) -> fx.Node:
-        """A copy of forward work before the loss, operands first."""
-        if node not in crossing.forward_work:
+
+class _Move:
+    """Copies of forward work before the loss, each behind its last operand; what is there already is used again."""
+
+    def __init__(self, graph: fx.Graph, crossing: Crossing) -> None:
+        self.graph, self.crossing = graph, crossing
+        self.done: dict[fx.Node, fx.Node] = {}
+
+    def copy(self, node: fx.Node) -> fx.Node:
+        if node not in self.crossing.forward_work:
             return node
-        if node not in done:
+        if node not in self.done:
             for arg in node.all_input_nodes:
-                done[arg] = self._moved(graph, crossing, arg, done)
-            with graph.inserting_after(_place([done[arg] for arg in node.all_input_nodes], graph)):
-                done[node] = graph.node_copy(node, done.__getitem__)
-        return done[node]
+                self.done[arg] = self.copy(arg)
+            self.done[node] = self._known(node) or self._new(node)
+        return self.done[node]
+
+    def _known(self, node: fx.Node) -> fx.Node | None:
+        """An equal node before the loss."""
+        wanted = fx.map_arg((node.args, node.kwargs), self.done.__getitem__)
+        for other in self.graph.find_nodes(op="call_function", target=node.target):
+            if (other.args, other.kwargs) == wanted and not self.crossing.is_behind(other):
+                return other
+        return None
+
+    def _new(self, node: fx.Node) -> fx.Node:
+        operands = [self.done[arg] for arg in node.all_input_nodes]
+        with self.graph.inserting_after(_place(operands, self.graph)):
+            return self.graph.node_copy(node, self.done.__getitem__)
 
 
 def _place(args: list[fx.Node], graph: fx.Graph) -> fx.Node:
@@ -68,8 +87,9 @@ def _place(args: list[fx.Node], graph: fx.Graph) -> fx.Node:
 
 def _erase_unread(graph: fx.Graph, node: fx.Node) -> None:
     """The node and the operands that only it read."""
-    if node.op == "call_function" and not node.users:
-        args = node.all_input_nodes
-        graph.erase_node(node)
-        for arg in args:
-            _erase_unread(graph, arg)
+    waiting = [node]
+    while waiting:
+        unread = waiting.pop()
+        if unread.op == "call_function" and not unread.users:
+            waiting += [arg for arg in unread.all_input_nodes if arg not in waiting]
+            graph.erase_node(unread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -53,7 +54,10 @@ class Evaluation:
             total = self.write(aten.sum.dim_IntList, sums, axes, True)
             parts[term.span] = self._plus(parts.get(term.span), total)
         batch = 1 if 0 in axes else form.shape[0]
-        result = self._assembled(parts, (batch, form.shape[1], 1, 1))
+        if 1 in axes:
+            result = functools.reduce(self._plus, parts.values())
+        else:
+            result = self._assembled(parts, (batch, form.shape[1], 1, 1))
         return result if keep else self.write(aten.view.default, result, [n for a, n in _left(result, axes)])
 
     def statistic(self, field: Field, grid: Grid) -> fx.Node:
@@ -138,7 +142,7 @@ def _unsliced(field: Field) -> tuple[Field, tuple[int, int] | None]:
     """The field before a channel slice that all its factors share, and the slice."""
     cuts: set[Any] = set()
     for factor in field.factors:
-        is_cut = factor.target is aten.slice.Tensor and factor.args[1] == 1
+        is_cut = factor.target is aten.slice.Tensor and factor.args[1] == 1 and factor.args[4:] in ((), (1,))
         cuts.add((tuple(factor.args[2:4]), shape_of(factor.args[0])[1]) if is_cut else None)
     if len(cuts) != 1 or None in cuts:
         return field, None

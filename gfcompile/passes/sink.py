@@ -22,7 +22,7 @@ from torch import fx
 
 from gfcompile.grids import Grid
 from gfcompile.ops import gf
-from gfcompile.passes.base import check, shape_of
+from gfcompile.passes.base import check, operator_name, shape_of
 from gfcompile.passes.forms import Algebra, Form, Shape, Writer
 from gfcompile.passes.gradient_rules import GENERATORS, RULES, is_zero
 from gfcompile.passes.patch_values import Evaluation, why_not
@@ -150,9 +150,7 @@ class Walk:
         found: dict[fx.Node, str] = {}
         for node, form in self.forms.items():
             if len(form.terms) > MOST_TERMS:
-                found[node] = (
-                    f"more than {MOST_TERMS} residual joins multiply their masks; it costs less to keep it once"
-                )
+                found[node] = f"its expansion has more than {MOST_TERMS} terms: behind so many joins it is dearer"
             for reader in self.readers[node]:
                 reason = None if reader in self.derived else self._why_read(node, reader)
                 if reason:
@@ -178,6 +176,7 @@ class Walk:
 
     def rewrite(self) -> list[str]:
         """Replace every sink whose operand is more than a tensor by its evaluation."""
+        self.write.forget()
         evaluation = Evaluation(self.algebra)
         sites = []
         for node in self.nodes:
@@ -188,7 +187,10 @@ class Walk:
             self.write.at(node)
             axes = _summed_axes(node)
             if node.target is gf.patch_mean.default:
-                value = evaluation.mean(form, Grid.of(node.args[1], node.args[2], form.size))
+                grid = Grid.of(node.args[1], node.args[2], form.size)
+                if why_not(form, grid):
+                    continue  # its operand is among those that must exist
+                value = evaluation.mean(form, grid)
             elif axes is not None:
                 value = evaluation.total(form, axes, bool(node.args[2]) if len(node.args) > 2 else False)
             else:
@@ -212,7 +214,7 @@ class Walk:
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else node
         if source.target is aten.convolution_backward.default:
             return f"{layer_of(self.step, source.args[2]) or 'a convolution'} computes its input gradient exactly"
-        return f"{_operator(node)} computes it at full resolution"
+        return f"{operator_name(node)} computes it at full resolution"
 
 
 def _is_map(node: fx.Node) -> bool:
@@ -225,7 +227,7 @@ def _summed_axes(node: fx.Node) -> list[int] | None:
     if node.target is not aten.sum.dim_IntList or len(shape_of(node.args[0])) != 4:
         return None
     axes = sorted(int(axis) % 4 for axis in node.args[1]) or [0, 1, 2, 3]
-    return axes if {2, 3} <= set(axes) and 1 not in axes else None
+    return axes if {2, 3} <= set(axes) else None
 
 
 def _reason(step: Step, reader: fx.Node) -> str:
@@ -234,8 +236,4 @@ def _reason(step: Step, reader: fx.Node) -> str:
         if reader.args[-1][1]:
             return f"{layer} is trained exactly: its weight gradient reads every pixel"
         return f"the gradient passes through frozen {layer} exactly; --train {layer} filters it"
-    return f"{_operator(reader)} reads it pixel by pixel"
-
-
-def _operator(node: fx.Node) -> str:
-    return str(node.target).removeprefix("aten.").partition(".")[0] if node.op == "call_function" else node.op
+    return f"{operator_name(reader)} reads it pixel by pixel"

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from gfcompile.ops import gf
-from gfcompile.passes.base import shape_of
+from gfcompile.passes.base import operator_name, shape_of
 from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.select import layer_of
 from gfcompile.step import Role, Step
@@ -120,7 +120,7 @@ class _Explanation:
         if len(shape_of(node)) < 2:
             why = "a statistic of the batch, one number a channel, for the gradient through batch norm"
             return "statistic", self._above(node), why, "--batchnorm eval"
-        names = sorted({str(reader.target).removeprefix("aten.").partition(".")[0] for reader in readers})
+        names = sorted({operator_name(reader) for reader in readers})
         return "activation", self._above(node), f"{', '.join(names)} reads it pixel by pixel", "freezing {layer}"
 
     def _trained_by(self, node: fx.Node) -> str | None:

@@ -113,6 +113,8 @@ def regrid(q: te.Tensor, rows: Axis, cols: Axis, to_rows: Axis, to_cols: Axis) -
             start = tirx.max(patch * fine[1] + fine[2], fine[3])
             low, high = max(coarse[3], coarse[2]), min(coarse[4], coarse[0] * coarse[1] + coarse[2])
             inside += [start >= low, start < tirx.min(high, fine[4])]
+            if fine[1] + fine[2] <= fine[3]:  # the first patches hold no pixel
+                inside.append((patch + 1) * fine[1] + fine[2] > fine[3])
             index.append(tirx.max(tirx.min((start - coarse[2]) // coarse[1], coarse[0] - 1), 0))
         return tirx.if_then_else(tirx.all(*inside), q[b, index[0], index[1], ch], 0.0)
 
