@@ -50,10 +50,12 @@ def patch_sum(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
 
 def patch_mean(x: te.Tensor, rows: Axis, cols: Axis) -> te.Tensor:
     """x [N,H,W,C] -> [N,n_h,n_w,C]: the mean over each window's real pixels, zero where a window has none."""
+    _, h, w, _ = (int(d) for d in x.shape)
     total = patch_sum(x, rows, cols)
+    real_rows, real_cols = (*rows[:3], *_bounds(rows, h)), (*cols[:3], *_bounds(cols, w))
 
     def value(b: Any, p: Any, q: Any, ch: Any) -> Any:
-        count = patch_count(p, rows) * patch_count(q, cols)
+        count = patch_count(p, real_rows) * patch_count(q, real_cols)
         return tirx.if_then_else(count > 0, total[b, p, q, ch] / tirx.max(count, 1).astype("float32"), 0.0)
 
     return te.compute(total.shape, value, name="patch_mean")

@@ -20,7 +20,7 @@ __all__ = ["RULES", "Rule", "Workspace", "choose_schedule", "find_workspace", "s
 
 @dataclass(frozen=True)
 class Rule:
-    """A template: `apply` changes the schedule and returns True, or returns False for "not mine"."""
+    """A template: `apply` changes the schedule and returns True, or leaves it alone and returns False: "not mine"."""
 
     name: str
     apply: Callable[[Schedule, Target], bool]
@@ -44,16 +44,20 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
     """(name of the rule, scheduled function). A function with no blocks to schedule comes back as it is ("none")."""
+    sch = _start(func)
+    if not list_blocks(sch):
+        return "none", func
     for rule in RULES:
         try:
-            sch = Schedule(tvm.IRModule({"main": _copy(func)}))
-            if not list_blocks(sch):
-                return "none", func
             if rule.apply(sch, target):
                 return rule.name, _with_attrs_of(sch.mod["main"], func)
         except ScheduleError:
-            continue
+            sch = _start(func)  # what the rule did before it failed
     return "none", func
+
+
+def _start(func: tirx.PrimFunc) -> Schedule:
+    return Schedule(tvm.IRModule({"main": _copy(func)}))
 
 
 def _copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
