@@ -52,15 +52,15 @@ LOWERING: Sequence[AnyPass] = (
 
 def training_passes(optimizer: SGD, calculus: bool = True) -> list[AnyPass]:
     """Forward, backward, update."""
-    return [*_filtering(calculus), AppendOptimizer(optimizer), *LOWERING]
+    return [*filtering_passes(calculus), AppendOptimizer(optimizer), *LOWERING]
 
 
 def gradient_passes(calculus: bool = True) -> list[AnyPass]:
     """The same gradients, returned instead of applied."""
-    return [*_filtering(calculus), *LOWERING]
+    return [*filtering_passes(calculus), *LOWERING]
 
 
-def _filtering(calculus: bool) -> list[AnyPass]:
+def filtering_passes(calculus: bool) -> list[AnyPass]:
     """Without the calculus: gradient filtering as published, spread and averaged at every layer."""
     return [each for each in FILTERING if calculus or not isinstance(each, CALCULUS)]
 

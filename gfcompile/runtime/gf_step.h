@@ -4,7 +4,8 @@
  * up a thread's locals, some 300 bytes, when that thread first calls in here; gf_error() will do for that.)
  * Calls are safe from any thread; the steps of one library run one at a time, each on its own number of threads. A
  * child made by fork() keeps its steps and gets its worker threads back at its next call.
- * Inputs, outputs and gradients must be 64-byte aligned: the kernels load them as whole vectors. */
+ * Inputs, outputs and gradients must be 64-byte aligned, since the kernels load them as whole vectors, and must not
+ * overlap: outputs and gradients are written while inputs are still read. */
 #ifndef GF_STEP_H
 #define GF_STEP_H
 

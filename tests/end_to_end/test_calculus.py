@@ -1,4 +1,4 @@
-"""The patch calculus changes no gradient: steps with and without it agree, in float64 graphs and in compiled float32."""
+"""The patch calculus changes no gradient: steps with and without it agree, in float64 graphs and as compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import gfcompile
 from gfcompile import pipeline
-from gfcompile.compiler import _duplicate
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training
@@ -24,6 +23,7 @@ from tests.models.densenet import densenet_like
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.mobilenet_v3 import mobilenet_v3_like
 from tests.models.resnet import resnet18
+from tests.passes.tiny import duplicate
 from tests.tolerances import CALCULUS_FLOAT32, CALCULUS_FLOAT64, assert_near
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -71,8 +71,8 @@ def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
     """More layers than the tables train, so that joins, gates, concatenations and strides are all passed."""
     x, y = random_batch(INPUT, seed=1)
     step = traced(model_named(name), x, y, Request(layers=10, patches={"*": r}, **NORMS[norms]))
-    published = pipeline.run(_duplicate(step, step.plan), pipeline._filtering(calculus=False))
-    calculus = pipeline.run(_duplicate(step, step.plan), pipeline._filtering(calculus=True))
+    published = pipeline.run(duplicate(step), pipeline.filtering_passes(calculus=False))
+    calculus = pipeline.run(duplicate(step), pipeline.filtering_passes(calculus=True))
     (event,) = [event for event in calculus.log if event.pass_name == "sink"]
     assert event.sites, "the pass found nothing to do"
     expected, found = gradients_of(published, x, y), gradients_of(calculus, x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,13 +16,16 @@ from gfcompile.compiler import Analysis, Job, analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.report import make_report
+from gfcompile.report.arena_picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.memory import live_bytes
+from gfcompile.report.memory_picture import Curve, draw_memory
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
 from tests.models.zoo import INPUTS, ZOO
 
 KB = 1024
+SVG = "{http://www.w3.org/2000/svg}"
 BATCH = 2
 MODELS: dict[str, Callable[[], nn.Module]] = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
 X_TILDE = {"resnet18": 112 * KB, "mobilenet_v2": 150 * KB}  # an image at r=2: METHOD's table, last 4
@@ -116,3 +120,16 @@ def test_live_bytes_stay_inside_the_arena(model: str) -> None:
     alive = live_bytes(planned)
     assert len(alive) == len(planned.program.calls)
     assert 0 < max(alive) <= planned.placement.bytes
+
+
+def test_the_picture_of_bytes_over_time() -> None:
+    """A curve a variant, inside the frame, the largest peak at the top, the losses one above the other."""
+    curves = {"a<b": Curve([10, 40, 20, 5], loss_call=1), "this step": Curve([5, 20, 5], loss_call=0)}
+    picture = ElementTree.fromstring(draw_memory(curves))
+    lines = [line.get("points", "").split() for line in picture.iter(f"{SVG}polyline")]
+    points = [[tuple(map(float, point.split(","))) for point in line] for line in lines]
+    assert [len(line) for line in points] == [4, 3]
+    assert all(LEFT <= x <= WIDTH - RIGHT and TOP <= y <= HEIGHT - BOTTOM for line in points for x, y in line)
+    assert min(y for line in points for _, y in line) == TOP
+    assert points[0][2][0] == points[1][1][0] == (LEFT + WIDTH - RIGHT) / 2
+    assert "a<b: peak 40 B" in "".join(picture.itertext())
