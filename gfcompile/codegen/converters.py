@@ -129,7 +129,8 @@ def _max_pool2d(node: fx.Node, to: Importer) -> relax.Var:
     x, kernel, stride, padding, dilation, _ = node.args
     size = _pair(node.meta["val"][0].shape[1:3])
     geometry = (_pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
-    return _emit(to, kernels.max_pool2d_with_indices, to.env[x], *geometry, size)
+    dtype = str(node.meta["val"][1].dtype).removeprefix("torch.")
+    return _emit(to, kernels.max_pool2d_with_indices, to.env[x], *geometry, size, dtype)
 
 
 def _max_pool2d_values(node: fx.Node, to: Importer) -> relax.Var:
@@ -139,9 +140,9 @@ def _max_pool2d_values(node: fx.Node, to: Importer) -> relax.Var:
 
 
 def _max_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
-    gy, index, size, kernel, stride, padding, dilation = node.args
+    gy, taps, size, kernel, stride, padding, dilation = node.args
     geometry = (_pair(size), _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
-    return _emit(to, kernels.max_pool2d_backward, to.env[gy], to.env[index], *geometry)
+    return _emit(to, kernels.max_pool2d_backward, to.env[gy], to.env[taps], *geometry)
 
 
 def _avg_pool2d(node: fx.Node, to: Importer) -> relax.Var:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from gfcompile.ops.images import from_nchw, to_nchw
+from gfcompile.ops.statistics import LARGEST_BYTE
 
 aten = torch.ops.aten
 
@@ -15,18 +16,30 @@ aten = torch.ops.aten
 def max_pool2d_nhwc(
     x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
 ) -> tuple[Tensor, Tensor]:
-    """Max pooling and the flat H*W position of each maximum."""
+    """Max pooling, and which tap of its window each maximum was: one byte where PyTorch keeps a 64-bit position."""
     y, index = aten.max_pool2d_with_indices(to_nchw(x, True), kernel, stride, padding, dilation, ceil_mode)
-    return from_nchw(y, True), from_nchw(index, True)
+    rows, cols = _window_starts(y, stride, padding)
+    row, col = (index // x.shape[2] - rows) // dilation[0], (index % x.shape[2] - cols) // dilation[1]
+    return from_nchw(y, True), from_nchw((row * kernel[1] + col).to(_tap_type(kernel)), True)
+
+
+def _window_starts(y: Tensor, stride: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
+    rows = torch.arange(y.shape[2]) * stride[0] - padding[0]
+    cols = torch.arange(y.shape[3]) * stride[1] - padding[1]
+    return rows[:, None], cols[None, :]
+
+
+def _tap_type(kernel: list[int]) -> torch.dtype:
+    return torch.uint8 if kernel[0] * kernel[1] <= LARGEST_BYTE else torch.int32
 
 
 @max_pool2d_nhwc.register_fake
 def _(
     x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool
 ) -> tuple[Tensor, Tensor]:
-    y, index = aten.max_pool2d_with_indices(x.permute(0, 3, 1, 2), kernel, stride, padding, dilation, ceil_mode)
+    y, _ = aten.max_pool2d_with_indices(x.permute(0, 3, 1, 2), kernel, stride, padding, dilation, ceil_mode)
     shape = (y.shape[0], y.shape[2], y.shape[3], y.shape[1])
-    return x.new_empty(shape), index.new_empty(shape)
+    return x.new_empty(shape), x.new_empty(shape, dtype=_tap_type(kernel))
 
 
 @custom_op("gf::max_pool2d_values_nhwc", mutates_args=())
@@ -48,7 +61,7 @@ def _(
 @custom_op("gf::max_pool2d_backward_nhwc", mutates_args=())
 def max_pool2d_backward_nhwc(
     gy: Tensor,
-    index: Tensor,
+    taps: Tensor,
     size: list[int],
     kernel: list[int],
     stride: list[int],
@@ -56,7 +69,10 @@ def max_pool2d_backward_nhwc(
     dilation: list[int],
 ) -> Tensor:
     """Each gradient goes to the pixel that was the maximum."""
-    gradient, where = to_nchw(gy, True).flatten(2), to_nchw(index, True).flatten(2)
+    rows, cols = _window_starts(to_nchw(gy, True), stride, padding)
+    tap = to_nchw(taps, True).to(torch.int64)
+    row, col = rows + tap // kernel[1] * dilation[0], cols + tap % kernel[1] * dilation[1]
+    gradient, where = to_nchw(gy, True).flatten(2), (row * size[1] + col).flatten(2)
     spread = gradient.new_zeros((*gradient.shape[:2], size[0] * size[1])).scatter_add(2, where, gradient)
     return from_nchw(spread.unflatten(2, size), True)
 
@@ -64,7 +80,7 @@ def max_pool2d_backward_nhwc(
 @max_pool2d_backward_nhwc.register_fake
 def _(
     gy: Tensor,
-    index: Tensor,
+    taps: Tensor,
     size: list[int],
     kernel: list[int],
     stride: list[int],

@@ -187,6 +187,8 @@ def _max_pool(to: Relayout, node: fx.Node) -> bool:
     if 1 not in results:  # a frozen pool: nobody asks where the maxima were
         to.image[results[0]] = to.emit(gf.max_pool2d_values_nhwc.default, to.as_image(x), *geometry, ceil_mode)
         return True
+    if any(user.target is not aten.max_pool2d_with_indices_backward.default for user in results[1].users):
+        return False  # somebody wants PyTorch's positions: ours are taps of the window
     pooled = to.emit(gf.max_pool2d_nhwc.default, to.as_image(x), *geometry, ceil_mode)
     for index, result in results.items():
         to.image[result] = to.emit(operator.getitem, pooled, index)
@@ -195,7 +197,7 @@ def _max_pool(to: Relayout, node: fx.Node) -> bool:
 
 def _max_pool_backward(to: Relayout, node: fx.Node) -> bool:
     gy, x, kernel, stride, padding, dilation, _, index = node.args
-    if len(shape_of(x)) != 4:
+    if len(shape_of(x)) != 4 or index not in to.image:
         return False
     geometry = (_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
     to.image[node] = to.emit(

@@ -253,15 +253,18 @@ def test_max_pool_and_its_gradient(k: int, s: int, p: int, d: int, ceil: bool, c
     x = np.round(normal(2, 13, 11, channels) * 2)  # many equal values: the first one must win
     tx = nchw(x).requires_grad_()
     y, index = torch.nn.functional.max_pool2d(tx, k, s, p, d, ceil_mode=ceil, return_indices=True)
+    rows, cols = (np.arange(size) * s - p for size in y.shape[2:])
+    taps = (index.numpy() // 11 - rows[:, None]) // d * k + (index.numpy() % 11 - cols) // d
     out = (y.shape[2], y.shape[3])
     pairs = {"kernel": (k, k), "stride": (s, s), "padding": (p, p), "dilation": (d, d)}
-    values, indices = run(kernels.max_pool2d_with_indices, x, out_hw=out, **pairs)
+    values, winners = run(kernels.max_pool2d_with_indices, x, out_hw=out, dtype="uint8", **pairs)
     check(values, nhwc(y))
-    np.testing.assert_array_equal(indices, nhwc(index))
+    assert winners.dtype == np.uint8
+    np.testing.assert_array_equal(winners, nhwc(torch.from_numpy(taps)))
     gy = normal(2, *out, channels, seed=1)
     y.backward(nchw(gy))
     assert tx.grad is not None
-    check(run(kernels.max_pool2d_backward, gy, indices, input_hw=(13, 11), **pairs)[0], nhwc(tx.grad))
+    check(run(kernels.max_pool2d_backward, gy, winners, input_hw=(13, 11), **pairs)[0], nhwc(tx.grad))
 
 
 @pytest.mark.parametrize("include", [True, False])

@@ -6,7 +6,7 @@ from tvm import te, tirx
 
 from gfcompile.codegen.kernels.stage import Pair
 
-_NO_INDEX = 2**31 - 1
+_NO_TAP = 2**31 - 1
 
 
 def max_pool2d(x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair) -> te.Tensor:
@@ -26,26 +26,25 @@ def max_pool2d(x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation
 
 
 def max_pool2d_with_indices(
-    x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair
+    x: te.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair, dtype: str
 ) -> tuple[te.Tensor, te.Tensor]:
-    """x [N,H,W,C] -> values [N,OH,OW,C] and int64 indices [N,OH,OW,C] of the winner's flat position h * W + w.
+    """x [N,H,W,C] -> values [N,OH,OW,C] and which tap of its window won, row * kernel_w + col, as `dtype`.
 
-    The first maximum in row order wins, as in PyTorch: a second reduction takes the least position that holds it.
+    The first maximum in row order wins, as in PyTorch: a second reduction takes the least tap that holds it.
     """
     values = max_pool2d(x, kernel, stride, padding, dilation, out_hw)
     window = _Window(x, kernel, stride, padding, dilation, out_hw)
     ay, ax = te.reduce_axis((0, kernel[0]), "ay"), te.reduce_axis((0, kernel[1]), "ax")
 
-    def position(b: Any, i: Any, j: Any, ch: Any) -> Any:
+    def tap(b: Any, i: Any, j: Any, ch: Any) -> Any:
         row, col, inside = window.at(i, j, ay, ax)
-        wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], row * int(x.shape[2]) + col, _NO_INDEX)
+        wins = tirx.Select(x[b, row, col, ch] == values[b, i, j, ch], ay * kernel[1] + ax, _NO_TAP)
         if inside is not None:
-            wins = tirx.if_then_else(inside, wins, _NO_INDEX)
+            wins = tirx.if_then_else(inside, wins, _NO_TAP)
         return te.min(wins, axis=[ay, ax])
 
-    flat = te.compute(values.shape, position, name="max_pool_position")
-    indices = te.compute(flat.shape, lambda *at: flat[at].astype("int64"), name="max_pool_indices")
-    return values, indices
+    winner = te.compute(values.shape, tap, name="max_pool_winner")
+    return values, te.compute(winner.shape, lambda *at: winner[at].astype(dtype), name="max_pool_tap")
 
 
 class _Window:
@@ -68,26 +67,30 @@ class _Window:
 
 def max_pool2d_backward(
     gy: te.Tensor,
-    indices: te.Tensor,
+    taps: te.Tensor,
     input_hw: Pair,
     kernel: Pair,
     stride: Pair,
     padding: Pair,
     dilation: Pair,
 ) -> te.Tensor:
-    """gy, indices [N,OH,OW,C] -> gx [N,H,W,C]: each pixel asks the windows over it whether it won."""
+    """gy, taps [N,OH,OW,C] -> gx [N,H,W,C]: each pixel asks the windows over it whether it won."""
     n, oh, ow, c = (int(d) for d in gy.shape)
     span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     ry = te.reduce_axis((0, -(-span[0] // stride[0])), "ry")
     rx = te.reduce_axis((0, -(-span[1] // stride[1])), "rx")
 
     def value(b: Any, h: Any, w: Any, ch: Any) -> Any:
-        # windows that start at or before the pixel, nearest first; an index match proves that a tap hits it
+        # windows that start at or before the pixel, nearest first
         row, col = (h + padding[0]) // stride[0] - ry, (w + padding[1]) // stride[1] - rx
-        inside = tirx.all(row >= 0, row < oh, col >= 0, col < ow)
-        here = (h * input_hw[1] + w).astype("int64")
-        won = tirx.Select(indices[b, row, col, ch] == here, gy[b, row, col, ch], tirx.const(0, gy.dtype))
-        return te.sum(tirx.if_then_else(inside, won, tirx.const(0, gy.dtype)), axis=[ry, rx])
+        reach = h + padding[0] - row * stride[0], w + padding[1] - col * stride[1]
+        hits = [row >= 0, row < oh, col >= 0, col < ow]
+        for distance, k, d in zip(reach, kernel, dilation, strict=True):
+            hits += [distance < k * d, *([tirx.floormod(distance, d) == 0] if d > 1 else [])]
+        here = reach[0] // dilation[0] * kernel[1] + reach[1] // dilation[1]
+        won = taps[b, row, col, ch].astype("int32") == here
+        wanted = tirx.Select(won, gy[b, row, col, ch], tirx.const(0, gy.dtype))
+        return te.sum(tirx.if_then_else(tirx.all(*hits), wanted, tirx.const(0, gy.dtype)), axis=[ry, rx])
 
     return te.compute((n, *input_hw, c), value, name="max_pool_backward")
 
