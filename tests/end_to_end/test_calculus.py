@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ import gfcompile
 from gfcompile import pipeline
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import trace_forward, trace_training
+from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
 from gfcompile.plan import Request, make_plan
 from gfcompile.step import STATE, Role, Step
 from tests.end_to_end.conftest import random_batch
@@ -24,7 +25,7 @@ from tests.models.mobilenet import mobilenet_v2
 from tests.models.mobilenet_v3 import mobilenet_v3_like
 from tests.models.resnet import resnet18
 from tests.passes.tiny import duplicate
-from tests.tolerances import CALCULUS_FLOAT32, CALCULUS_FLOAT64, assert_near
+from tests.tolerances import CALCULUS_FLOAT32, CALCULUS_FLOAT64
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(10, width=16),
@@ -38,6 +39,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "train mode": {"batchnorm": "train", "affine": True},
 }
 INPUT = (2, 3, 64, 64)
+VANISHED = 1e-4  # of the largest gradient's norm
 
 
 def model_named(name: str) -> nn.Module:
@@ -47,6 +49,7 @@ def model_named(name: str) -> nn.Module:
 
 
 def traced(model: nn.Module, x: Tensor, y: Tensor, request: Request) -> Step:
+    model = working_copy(model)  # dropout off, as the compiler has it
     layers = survey(trace_forward(model, x), [name for name, _ in model.named_parameters()])
     return trace_training(model, x, y, resolve_loss("cross_entropy"), make_plan(layers, request))
 
@@ -64,8 +67,17 @@ def gradients_of(step: Step, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {value.name: result for value, result in found if value.role is Role.GRADIENT}
 
 
-@pytest.mark.parametrize("r", [2, 3])
-@pytest.mark.parametrize("norms", NORMS)
+def assert_gradients_near(found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float) -> None:
+    """Each relative to its own norm; one that vanishes (a bias before a batch norm in train mode) to the largest."""
+    norms = {name: float(np.linalg.norm(gradient)) for name, gradient in expected.items()}
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        distance = float(np.linalg.norm(np.asarray(found[name]) - np.asarray(gradient)))
+        assert distance <= tolerance * max(norms[name], VANISHED * max(norms.values())), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norms", "r"), [("frozen affine", 3), ("trained affine", 2), ("train mode", 2)])
 @pytest.mark.parametrize("name", MODELS)
 def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
     """More layers than the tables train, so that joins, gates, concatenations and strides are all passed."""
@@ -76,9 +88,7 @@ def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
     (event,) = [event for event in calculus.log if event.pass_name == "sink"]
     assert event.sites, "the pass found nothing to do"
     expected, found = gradients_of(published, x, y), gradients_of(calculus, x, y)
-    assert expected.keys() == found.keys()
-    for parameter, gradient in expected.items():
-        assert_near(found[parameter], gradient, CALCULUS_FLOAT64, parameter)
+    assert_gradients_near(found, expected, CALCULUS_FLOAT64)
 
 
 @pytest.mark.slow
@@ -94,5 +104,4 @@ def test_compiled_steps_agree(name: str, norms: str, tmp_path: Path) -> None:
         with gfcompile.compile(model_named(name), x, layers=6, out=out, calculus=calculus, **options) as step:
             gradients.append(step.gradients(x, y))
     published, found = gradients
-    for parameter, gradient in published.items():
-        assert_near(found[parameter], gradient, CALCULUS_FLOAT32, parameter)
+    assert_gradients_near(found, published, CALCULUS_FLOAT32)
