@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | lint | bench | golden | clean
+# make help | setup | demo | test | test-fast | lint | bench | bench-memory | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -9,7 +9,7 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # the suite mostly compiles: one worker a core of a small machine
 PYTEST_FLAGS ?= -n 2
 
-.PHONY: help setup demo test test-fast lint bench golden clean
+.PHONY: help setup demo test test-fast lint bench bench-memory golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -38,6 +38,9 @@ lint: $(STAMP)  ## ruff and mypy
 
 bench: $(STAMP)  ## time the compiled step against its peers
 	$(PY) benchmarks/step_time.py
+
+bench-memory: $(STAMP)  ## planned memory against what PyTorch takes and keeps
+	$(PY) -m benchmarks.memory
 
 golden: $(STAMP)  ## rewrite the golden files; review the diff like code
 	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)
