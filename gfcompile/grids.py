@@ -48,11 +48,6 @@ class Grid:
         """The form in which the grid is an argument of the gf operators."""
         return self.rows.as_list(), self.cols.as_list()
 
-    @property
-    def largest_area(self) -> int:
-        """Real pixels of the largest patch."""
-        return max(b - a for a, b in self.rows.spans()) * max(b - a for a, b in self.cols.spans())
-
     @cached_property
     def key(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Equal for grids that cut the image alike, however they are written."""

@@ -88,6 +88,10 @@ class Step:
     def results(self) -> list[fx.Node]:
         return list(self.body.graph.output_node().args[0])
 
+    def loss(self) -> fx.Node:
+        """The node that closes the forward pass."""
+        return self.results()[[value.role for value in self.outputs].index(Role.LOSS)]
+
     def is_frozen(self, value: Value) -> bool:
         """Parameters that are not trained and buffers that the step does not update never change."""
         if value.role is Role.CONSTANT:

@@ -177,13 +177,6 @@ def test_enlarged_replaces_every_pixel_by_a_block(case, k, rest):
     assert large.size == (size * k + rest, 1)
 
 
-@ALIGNED
-@given(pairs(), pairs())
-def test_the_largest_area(rows, cols):
-    grid = Grid(rows[1], cols[1], (rows[0], cols[0]))
-    assert grid.largest_area == max(len(high) * len(wide) for high in cut(grid.rows) for wide in cut(grid.cols))
-
-
 @given(SIZES, st.integers(1, 6))
 def test_output_grids_of_equal_patch_are_equal(size, r):
     """A join of two convolutions' input gradients at stride 1 adds patch values: their grids are one."""

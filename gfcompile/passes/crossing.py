@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from gfcompile.ops import gf
-from gfcompile.step import Role, Step
+from gfcompile.step import Step
 
 aten = torch.ops.aten
 STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default}
@@ -26,7 +26,7 @@ class Crossing:
     def __init__(self, step: Step) -> None:
         nodes = list(step.body.graph.nodes)
         self.position = {node: index for index, node in enumerate(nodes)}
-        self.loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
+        self.loss = step.loss()
         behind = nodes[self.position[self.loss] + 1 :]
         self.gradients: dict[fx.Node, None] = {}
         self.forward_work: dict[fx.Node, None] = {}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import fx
 
 from gfcompile.passes.base import Found, Pass
-from gfcompile.step import Role, Step
+from gfcompile.step import Step
 
 
 class MergeEqual(Pass):
@@ -37,8 +37,7 @@ class MergeEqual(Pass):
 
 
 def _behind_the_loss(step: Step) -> Iterator[fx.Node]:
-    loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
-    node = loss.next
+    node = step.loss().next
     while node.op != "output":
         yield node
         node = node.next

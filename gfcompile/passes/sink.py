@@ -12,6 +12,7 @@ something else must read pixel by pixel (an exact convolution, a max pool) stays
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ from torch import fx
 from gfcompile.grids import Grid
 from gfcompile.ops import gf
 from gfcompile.passes.base import check, operator_name, shape_of
+from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.forms import Algebra, Form, Shape, Writer
 from gfcompile.passes.gradient_rules import GENERATORS, RULES, is_zero
 from gfcompile.passes.patch_values import Evaluation, why_not
 from gfcompile.passes.select import layer_of
-from gfcompile.step import Event, Materialised, Role, Step
+from gfcompile.step import Event, Materialised, Step
 
 aten = torch.ops.aten
 MOST_TERMS = 8  # behind so many residual joins one full-resolution gradient costs less than its expansion
@@ -58,18 +60,6 @@ class Sink:
         return step
 
 
-def gradient_nodes(step: Step) -> list[fx.Node]:
-    """Nodes that depend on the loss, in order: everything else behind it is forward work."""
-    loss = step.results()[[value.role for value in step.outputs].index(Role.LOSS)]
-    found = {loss}
-    ordered = []
-    for node in step.body.graph.nodes:
-        if node.op == "call_function" and found & set(node.all_input_nodes):
-            found.add(node)
-            ordered.append(node)
-    return ordered
-
-
 @dataclass
 class Walk:
     """One reading of the backward pass; `forced` are gradients that must exist, each with its reason."""
@@ -83,7 +73,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.write = Writer(self.step.body.graph)
         self.algebra = Algebra(self.write)
-        self.nodes = gradient_nodes(self.step)
+        self.nodes = list(Crossing(self.step).gradients)
         self.gradients = set(self.nodes)
         self.readers = {node: list(node.users) for node in self.nodes}
         self.no_maps: set[fx.Node] = set()
@@ -152,7 +142,7 @@ class Walk:
             if len(form.terms) > MOST_TERMS:
                 found[node] = f"its expansion has more than {MOST_TERMS} terms: behind so many joins it is dearer"
             for reader in self.readers[node]:
-                reason = None if reader in self.derived else self._why_read(node, reader)
+                reason = None if reader in self.derived else self._why_read(node, reader) or _why_dear(form, reader)
                 if reason:
                     found.setdefault(node, reason)
         found = self.pooled | found
@@ -228,6 +218,16 @@ def _summed_axes(node: fx.Node) -> list[int] | None:
         return None
     axes = sorted(int(axis) % 4 for axis in node.args[1]) or [0, 1, 2, 3]
     return axes if {2, 3} <= set(axes) else None
+
+
+def _why_dear(form: Form, reader: fx.Node) -> str | None:
+    """Why the map costs fewer bytes kept whole than its statistics do, if so; masks cost bits either way."""
+    grid = Grid.of(reader.args[1], reader.args[2], form.size) if reader.target is gf.patch_mean.default else None
+    floats = [term for term in form.terms if term.field.tensor is not None]
+    patches = sum(max(math.prod(each.counts) for each in (term.grid, grid or term.grid)) for term in floats)
+    if patches <= len({term.field.tensor for term in floats}) * math.prod(form.size):
+        return None
+    return f"its {len(floats)} statistics would take more bytes than the map they are of"
 
 
 def _reason(step: Step, reader: fx.Node) -> str:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from gfcompile.passes.canonicalize import Canonicalize
+from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.hoist import Hoist
 from gfcompile.passes.merge_equal import MergeEqual
 from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
-from gfcompile.passes.sink import MOST_TERMS, Sink, gradient_nodes
+from gfcompile.passes.sink import MOST_TERMS, Sink
 from gfcompile.step import Step
 from tests.passes.nets import (
     SHAPE,
@@ -370,7 +371,7 @@ def remaining(step: Step) -> tuple[tuple[Shape, str], ...]:
 
 def assert_log_is_true(step: Step, grids: set[Shape]) -> None:
     """Gradients as large as a forward map exist where the log says so and nowhere else; small maps aside."""
-    gradients = gradient_nodes(step)
+    gradients = Crossing(step).gradients
     forward = [node for node in step.body.graph.nodes if node.op == "call_function" and node not in set(gradients)]
     largest_grid = max((rows * cols for rows, cols in grids), default=1)
     sizes = {size for size in map(_size, forward) if size and size[0] * size[1] > largest_grid}
@@ -522,3 +523,18 @@ def test_in_float32_the_graph_runs_as_it_is_written():
     after = numbers(Sink().run(step), torch.float32)
     assert_same_numbers(before, after, torch.float32, relative=1e-5)  # float32 through four layers
     assert {value.dtype for value in after.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("joins", "is_dear"), [(3, False), (6, True)])
+def test_statistics_that_outweigh_their_map(joins, is_dear):
+    """A trained batch norm behind k joins wants k sums a patch: at r = 2, four of them weigh as much as the map."""
+
+    def block():
+        return Residual(conv(), norm())
+
+    step = case(stem, *[block] * joins, batchnorm="eval", r=2).step()
+    before = numbers(step)
+    Sink().run(step)
+    assert_same_numbers(before, numbers(step), relative=REORDERED)
+    dear = [reason for _, reason in remaining(step) if "would take more bytes than the map they are of" in reason]
+    assert bool(dear) == is_dear
