@@ -1,4 +1,4 @@
-"""Kernels as plain C functions `int k(void *a, void *b, ...)`: schedule, compile with LLVM, write objects."""
+"""Kernels as plain C functions `int k(void *a, void *b, ...)`: what was scheduled, compiled with LLVM into objects."""
 
 from __future__ import annotations
 

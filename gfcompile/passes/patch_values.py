@@ -54,10 +54,10 @@ class Evaluation:
             total = self.write(aten.sum.dim_IntList, sums, axes, True)
             parts[term.span] = self._plus(parts.get(term.span), total)
         batch = 1 if 0 in axes else form.shape[0]
-        if 1 in axes:
+        if parts and 1 in axes:
             result = functools.reduce(self._plus, parts.values())
         else:
-            result = self._assembled(parts, (batch, form.shape[1], 1, 1))
+            result = self._assembled(parts, (batch, 1 if 1 in axes else form.shape[1], 1, 1))
         return result if keep else self.write(aten.view.default, result, [n for a, n in _left(result, axes)])
 
     def statistic(self, field: Field, grid: Grid) -> fx.Node:

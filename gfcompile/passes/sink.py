@@ -86,6 +86,8 @@ class Walk:
             self.write.at(node)
             rule = RULES.get(node.target)
             form = rule(self, node) if rule else None
+            if form is not None and form.shape != shape_of(node):
+                form = None  # an operand was broadcast over channels or samples
             if form is not None:
                 self.derived.add(node)
             if form is None or (node in self.forced and not form.is_plain):

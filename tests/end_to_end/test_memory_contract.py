@@ -27,6 +27,7 @@ from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Library
 from gfcompile.runtime.step import Step
 from gfcompile.targets import find_target
+from tests.missing import skip_for_want
 from tests.models.zoo import INPUTS, ZOO
 from tests.runtime.harness import build_program, write_arrays
 
@@ -301,7 +302,7 @@ def sanitizer_flags(sanitizer: str, folder: Path) -> list[str]:
     source.write_text("int main(void) { return 0; }\n")
     command = ["cc", *flags, str(source), "-o", str(folder / "empty")]
     if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip(f"cc cannot link {SANITIZERS[sanitizer]} here; install the compiler's sanitizer libraries")
+        skip_for_want(f"cc cannot link {SANITIZERS[sanitizer]} here; install the compiler's sanitizer libraries")
     if subprocess.run([str(folder / "empty")], capture_output=True, check=False).returncode:
         pytest.skip(f"{SANITIZERS[sanitizer]} cannot run here: this kernel's address layout is too random for it")
     return flags

@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from gfcompile.passes.base import shape_of
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.filter import Filter
+from gfcompile.passes.forms import Algebra, Form, Writer
 from gfcompile.passes.hoist import Hoist
 from gfcompile.passes.merge_equal import MergeEqual
 from gfcompile.passes.pack_masks import PackMasks
+from gfcompile.passes.patch_values import Evaluation
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.passes.sink import MOST_TERMS, Sink
@@ -538,3 +541,14 @@ def test_statistics_that_outweigh_their_map(joins, is_dear):
     assert_same_numbers(before, numbers(step), relative=REORDERED)
     dear = [reason for _, reason in remaining(step) if "would take more bytes than the map they are of" in reason]
     assert bool(dear) == is_dear
+
+
+@pytest.mark.parametrize(("axes", "shape"), [([0, 2, 3], (3,)), ([0, 1, 2, 3], ())])
+def test_the_sum_of_nothing_is_zero(axes, shape):
+    """Masks that exclude each other leave a form without terms."""
+    step = case(stem).step()
+    write = Writer(step.body.graph)
+    write.at(step.body.graph.output_node())
+    total = Evaluation(Algebra(write)).total(Form((), (2, 3, 4, 4)), axes, False)
+    assert shape_of(total) == shape
+    assert not node_values(step)[total].any()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gfcompile.runtime.step import Step
+from tests.missing import skip_for_want
 
 from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of
 
@@ -161,7 +162,7 @@ def test_under_a_sanitizer(tmp_path: Path, sanitizer: str) -> None:
     command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources)]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode and "cannot find" in built.stderr:
-        pytest.skip("the sanitizer's library is not installed")
+        skip_for_want("the sanitizer's library is not installed; install the compiler's sanitizer libraries")
     assert built.returncode == 0, built.stderr
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
     if "unexpected memory mapping" in done.stderr:
