@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | lint | bench | bench-memory | golden | clean
+# make help | setup | demo | test | test-fast | coverage | lint | bench | bench-memory | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -9,7 +9,7 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # the suite mostly compiles: one worker a core of a small machine
 PYTEST_FLAGS ?= -n 2
 
-.PHONY: help setup demo test test-fast lint bench bench-memory golden clean
+.PHONY: help setup demo test test-fast coverage lint bench bench-memory golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -31,6 +31,9 @@ test: $(STAMP)  ## the whole suite
 
 test-fast: $(STAMP)  ## the suite without the tests marked slow
 	$(PY) -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+coverage: $(STAMP)  ## compile and train every definition of tests/models/definitions, compare with PyTorch (some 40 minutes)
+	$(PY) -m tests.coverage
 
 lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check .

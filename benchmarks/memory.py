@@ -107,7 +107,7 @@ def kept_row(case: Case) -> dict[str, Any]:
 
 def analyse_case(case: Case) -> Analysis:
     model = build_model(case.model, case.narrow)
-    job = Job(model, torch.zeros(case.batch, 3, case.size, case.size), resolve_loss("cross_entropy"), Request())
+    job = Job(model, (torch.zeros(case.batch, 3, case.size, case.size),), resolve_loss("cross_entropy"), Request())
     return analyse(replace(job, request=request_of(case, make_survey(job))))
 
 

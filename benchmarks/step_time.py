@@ -138,7 +138,7 @@ def _task(arguments: argparse.Namespace) -> Any:
     x = torch.randn(arguments.batch, 3, arguments.size, arguments.size)
     labels = torch.randint(0, 1000, (arguments.batch,))
     request = Request(layers=arguments.layers, patches={"*": arguments.r})
-    plan = make_plan(make_survey(Job(model, x, resolve_loss("cross_entropy"), request)), request)
+    plan = make_plan(make_survey(Job(model, (x,), resolve_loss("cross_entropy"), request)), request)
     filtered = tuple(layer.name for layer in plan.trained if layer.r is not None)
     return Task(model, x, labels, plan.trained_parameters, filtered, arguments.r)
 

@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gfcompile.api import CompiledStep, compile, load
-    from gfcompile.optimizers import SGD
+    from gfcompile.optimizers import SGD, Adam, AdamW, RMSprop
 
 __version__ = "0.1.0"
-__all__ = ["SGD", "CompiledStep", "compile", "load"]
+__all__ = ["SGD", "Adam", "AdamW", "CompiledStep", "RMSprop", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:
     """Import torch and tvm only when the compiler is used: `gfcompile --help` should be instant."""
-    if name == "SGD":
-        from gfcompile.optimizers import SGD
+    if name in ("SGD", "Adam", "AdamW", "RMSprop"):
+        from gfcompile import optimizers
 
-        return SGD
+        return getattr(optimizers, name)
     if name in __all__:
         from gfcompile import api
 

@@ -19,10 +19,13 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.optimizers import resolve_optimizer
+from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.targets import find_target
+
+
+INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
 
 class CompiledStep(RuntimeStep):
@@ -31,6 +34,12 @@ class CompiledStep(RuntimeStep):
     def state_dict(self) -> dict[str, Tensor]:
         """The trained weights under the model's own names: `model.load_state_dict(step.state_dict())`."""
         return {name: torch.from_numpy(array.copy()) for name, array in super().state_dict().items()}
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """The trained model as an ONNX file, for the compiled batch; its weights are named as in the state_dict."""
+        from gfcompile.onnx_out.export import write_trained_model
+
+        write_trained_model(self._folder, self.manifest, super().state_dict(), Path(path))
 
 
 def compile(
@@ -43,14 +52,18 @@ def compile(
     train: str | Sequence[str] | None = None,
     train_affine: bool = False,
     calculus: bool = True,
-    batchnorm: str = "eval",
+    batchnorm: str | Mapping[str, str] = "eval",
+    dropout: bool = False,
     compat: str | None = None,
     target: str = "native",
-    loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
     optimizer: Any = "sgd",
-    lr: float = 0.01,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
+    lr: float | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     debug: bool = False,
@@ -60,8 +73,15 @@ def compile(
 
     `layers` trains the last N convolutions and the head; `r` is the patch edge, an int or {pattern: r} with "*" for
     the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
-    model itself is not changed. `calculus=False` filters as published: the same gradients from more memory. `debug`
+    model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
+    dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as published: the same gradients from more memory. `debug`
     makes a slower step that checks the memory around every buffer after every kernel, with the same results.
+
+    `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
+    target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
+    torch.optim one over the model's parameters, whose groups hold for the parameters in them; a trained one in none
+    takes the first group's settings. `groups` gives settings to parameters by name, {"*.bias": {"weight_decay": 0.0,
+    "lr_factor": 0.1}}; `clip_norm` and `clip_value` clip the gradients that it reads.
     """
     if not isinstance(model, nn.Module):
         raise UserError(
@@ -70,15 +90,24 @@ def compile(
     loaded = from_module(model)
     patches = dict(r) if isinstance(r, Mapping) else {"*": r}
     patterns = (train,) if isinstance(train, str) else tuple(train or ())
+    settings = {
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "groups": groups,
+        "clip_norm": clip_norm,
+        "clip_value": clip_value,
+    }
+    chosen = resolve_optimizer(optimizer, settings, model.named_parameters(remove_duplicate=False))
     job = Job(
         module=loaded.module,
         example=_example(loaded, example_inputs),
         loss=resolve_loss(loss),
-        request=Request(layers, patches, patterns, exact, batchnorm, compat, train_affine),
-        optimizer=resolve_optimizer(optimizer, momentum, weight_decay),
-        lr=float(lr),
+        request=Request(layers, patches, patterns, exact, batchnorm, compat, train_affine, dropout),
+        optimizer=chosen,
+        lr=starting_rate(optimizer, chosen, lr),
         fixed_mode=loaded.fixed_mode,
         calculus=calculus,
+        skeleton=loaded.onnx_skeleton,
     )
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
     compile_job(job, folder, target, progress, debug=debug)
@@ -96,9 +125,9 @@ def compile_job(
     """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
     machine = find_target(target)
     check_destination(out)
-    dumps = Dumps(dump)
+    dumps = Dumps(dump, job.module.state_dict())
     analysis = analyse(job, dumps.observe, progress, machine)
-    folder = build(analysis, out, progress, dumps.texts, debug)
+    folder = build(analysis, out, progress, dumps.files, debug, dumps.model)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
     return folder
@@ -109,13 +138,17 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> CompiledSt
     return CompiledStep(path, threads)
 
 
-def _example(loaded: LoadedModel, example_inputs: Any) -> Tensor:
+def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:
     given = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    if len(given) != 1:
-        raise UserError(f"example_inputs: {len(given)} inputs given; this version compiles models with one image input")
-    (x,) = given
-    if isinstance(x, Tensor):
-        if x.dtype is not torch.float32:
-            raise UserError(f"example_inputs: type {x.dtype}; pass float32")
-        return x.detach().cpu()
-    return example_input(loaded, tuple(x.shape), None)[0]
+    if not given:
+        raise UserError("example_inputs: is empty; pass a batch, or a tuple of them for a model with several inputs")
+    if len(given) == 1 and not isinstance(given[0], Tensor):
+        return example_input(loaded, tuple(given[0].shape), None)[0]
+    return tuple(_as_input(x) for x in given)
+
+
+def _as_input(x: Any) -> Tensor:
+    tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
+    if tensor.dtype not in INPUT_TYPES:
+        raise UserError(f"example_inputs: type {tensor.dtype}; pass float32, or int64 for indices")
+    return tensor.detach().cpu()

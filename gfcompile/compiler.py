@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from gfcompile import pipeline
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.driver import Planned
-from gfcompile.codegen.lower import lower
+from gfcompile.codegen.lower import lower, translate
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
+from gfcompile.codegen.support import Unsupported
 from gfcompile.errors import UserError
-from gfcompile.frontend.losses import Loss
-from gfcompile.frontend.survey import survey
+from gfcompile.frontend.losses import Loss, main_output
+from gfcompile.frontend.survey import shared_names, survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
-from gfcompile.optimizers import SGD
+from gfcompile.optimizers import SGD, Optimizer
 from gfcompile.plan import Layer, Plan, Request, make_plan
 from gfcompile.step import Materialised, Refusal, Step
 from gfcompile.targets import Target, find_target
@@ -34,20 +37,21 @@ class Job:
     """What is to be compiled. Without `calculus`, gradient filtering as published: the same gradients, to compare."""
 
     module: nn.Module
-    example: Tensor
+    example: tuple[Tensor, ...]
     loss: Loss
     request: Request
-    optimizer: SGD = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     lr: float = 0.01
     fixed_mode: bool = False
     calculus: bool = True
+    skeleton: bytes | None = None  # of a model that came as ONNX: its own file without the weights
 
 
 @dataclass
 class Analysis:
     """Everything known before code is generated. `programs` has train, gradients and predict, in that order.
 
-    `comparisons` are training programs that are planned and not built, both without the patch calculus, keeping what
+    `shared` maps further names of a shared tensor to the one in use; `output` is the model's on the example: a tensor or a structure of them. `comparisons` are training programs that are planned and not built, both without the patch calculus, keeping what
     autograd would: `exact`, and `published`, which filters.
     """
 
@@ -60,7 +64,8 @@ class Analysis:
     state: StateTable
     comparisons: dict[str, Planned]
     original: dict[str, Tensor]
-    output_shape: tuple[int, ...]
+    output: Any
+    shared: dict[str, str]
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -98,8 +103,56 @@ class Analysis:
 def make_survey(job: Job) -> list[Layer]:
     """The model's layers in order of execution."""
     module = working_copy(job.module)
-    run_once(module, job.example)
-    return survey(trace_forward(module, job.example), _parameter_names(module))
+    output = run_once(module, job.example)
+    return survey(trace_forward(module, job.example), module, read_output(job.loss, output))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The model as graphs, before any pass; fields as in `Analysis`."""
+
+    layers: list[Layer]
+    plan: Plan
+    training: Step
+    forward: Step
+    original: dict[str, Tensor]
+    output: Any
+    shared: dict[str, str]
+
+
+def trace(job: Job, progress: Progress = lambda _: None) -> Traced:
+    """Run the model once, survey it, plan, and trace what is to be compiled."""
+    if job.fixed_mode and "train" in job.request.norms.values():
+        raise UserError(
+            "--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval"
+        )
+    _check_batch(job.example)
+    module = working_copy(job.module)
+    progress("tracing the forward pass")
+    output = run_once(module, job.example)
+    forward = trace_forward(module, job.example)
+    layers = survey(forward, module, read_output(job.loss, output))
+    plan = make_plan(layers, job.request)
+    job.optimizer.check_groups(name for name, _ in module.named_parameters(remove_duplicate=False))
+    original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    progress("tracing the backward pass")
+    training = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
+    prediction = forward_step(forward, plan, job.example, training.updated_buffers)
+    return Traced(layers, plan, training, prediction, original, output, shared_names(module))
+
+
+def find_unsupported(job: Job, progress: Progress = lambda _: None) -> tuple[Plan, list[Unsupported]]:
+    """What of the job cannot be compiled, all of it at once and before anything is."""
+    traced = trace(job, progress)
+    progress("looking at every operator")
+    found: dict[str, Unsupported] = {}
+    for step, passes in (
+        (traced.forward, pipeline.prediction_passes()),
+        (traced.training, pipeline.gradient_passes(job.calculus)),
+    ):
+        for each in translate(pipeline.run(step, passes))[1]:
+            found.setdefault(each.operator, each)
+    return traced.plan, list(found.values())
 
 
 def analyse(
@@ -109,27 +162,15 @@ def analyse(
     target: Target | None = None,
 ) -> Analysis:
     """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
-    if job.fixed_mode and job.request.batchnorm == "train":
-        raise UserError(
-            "--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval"
-        )
-    module = working_copy(job.module)
-    progress("tracing the forward pass")
-    output = run_once(module, job.example)
-    forward = trace_forward(module, job.example)
-    layers = survey(forward, _parameter_names(module))
-    plan = make_plan(layers, job.request)
-    _check_sharing(module, plan)
-    original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-    progress("tracing the backward pass")
-    traced = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
+    traced = trace(job, progress)
+    plan = traced.plan
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced, plan, pipeline.training_passes(job.optimizer, job.calculus)),
-        "gradients": (traced, plan, pipeline.gradient_passes(job.calculus)),
-        "exact": (traced, exact, pipeline.training_passes(job.optimizer, calculus=False)),
-        "published": (traced, plan, pipeline.training_passes(job.optimizer, calculus=False)),
-        "predict": (forward_step(forward, plan, traced.updated_buffers), plan, pipeline.prediction_passes()),
+        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus)),
+        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus)),
+        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, calculus=False)),
+        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, calculus=False)),
+        "predict": (traced.forward, plan, pipeline.prediction_passes()),
     }
     scheduler = Scheduler(target or find_target("native"))
     steps, programs, state = {}, {}, StateTable()
@@ -141,23 +182,34 @@ def analyse(
         if name not in COMPARISONS:
             state.add(name, step)
     comparisons = {name: programs.pop(name) for name in COMPARISONS}
-    return Analysis(job, layers, plan, steps, programs, scheduler, state, comparisons, original, tuple(output.shape))
+    return Analysis(
+        job,
+        traced.layers,
+        plan,
+        steps,
+        programs,
+        scheduler,
+        state,
+        comparisons,
+        traced.original,
+        traced.output,
+        traced.shared,
+    )
 
 
-def _parameter_names(module: nn.Module) -> list[str]:
-    """Every name of every parameter: a shared one has several, as in its state_dict."""
-    return [name for name, _ in module.named_parameters(remove_duplicate=False)]
+def read_output(loss: Loss, output: Any) -> int | None:
+    """Which of the model's outputs a built-in loss reads; a user's function may read them all."""
+    if not loss.per_sample:
+        return None
+    main = main_output(output)
+    return next(index for index, part in enumerate(pytree.tree_leaves(output)) if part is main)
 
 
-def _check_sharing(module: nn.Module, plan: Plan) -> None:
-    names: dict[Tensor, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        first = names.setdefault(parameter, name)
-        if first != name and plan.trained_parameters & {first, name}:
-            raise UserError(
-                f"model: '{name}' is the same tensor as '{first}'; shared weights cannot be trained in this version, "
-                "leave these layers frozen"
-            )
+def _check_batch(inputs: tuple[Tensor, ...]) -> None:
+    sizes = {x.shape[0] if x.dim() else 0 for x in inputs}
+    if len(sizes) != 1 or 0 in sizes:
+        shapes = " and ".join("x".join(map(str, x.shape)) or "a scalar" for x in inputs)
+        raise UserError(f"model: inputs of {shapes}; every input must have the batch as its first axis")
 
 
 def _duplicate(step: Step, plan: Plan) -> Step:

@@ -1,9 +1,13 @@
-"""The graph after each pass as readable text, numbered: `train/03_filter.txt`. Equal graphs give equal text."""
+"""The graph after each pass, numbered: readable text in `train/03_filter.txt`, ONNX in `train/03_filter.onnx`.
+
+Equal graphs give equal files.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +19,41 @@ if TYPE_CHECKING:
     from gfcompile.step import Step
 
 DEFAULT_PROGRAM = "train"
+MODEL_PROGRAM = "predict"
 
 
 class Dumps:
-    """Observes `compiler.analyse`; `texts` maps a file name to its text. With a folder, each is written as it comes."""
+    """Observes `compiler.analyse`; `files` maps a name to its content. With a folder, each is written as it comes.
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
-        self.texts: dict[str, str] = {}
+    Given the names of the model's `state_dict`, `model` becomes the prediction program as traced: an ONNX model that
+    waits for these tensors (`onnx_out.skeleton`).
+    """
+
+    def __init__(self, folder: Path | None = None, state_dict: Collection[str] | None = None) -> None:
+        self.folder, self.state_dict = folder, state_dict
+        self.files: dict[str, bytes] = {}
+        self.model: bytes | None = None
 
     def observe(self, program: str, index: int, name: str, step: Step) -> None:
         """To be passed as `analyse(observe=...)`."""
-        path = f"{program}/{index:02}_{name}.txt"
-        self.texts[path] = print_graph(step, f"{program} program, {index:02}: {name}")
+        from gfcompile.onnx_out import write_graph, write_skeleton  # loads torch, which `diff` does without
+
+        title = f"{program} program, {index:02}: {name}"
+        self._add(f"{program}/{index:02}_{name}.txt", print_graph(step, title).encode())
+        self._add(f"{program}/{index:02}_{name}.onnx", write_graph(step, title).SerializeToString())
+        if (program, index) == (MODEL_PROGRAM, 0) and self.state_dict is not None:
+            self.model = write_skeleton(step, self.state_dict)
+
+    def _add(self, name: str, content: bytes) -> None:
+        self.files[name] = content
         if self.folder is not None:
-            write_text(self.folder / path, self.texts[path])
+            _write(self.folder / name, content)
 
 
-def write_text(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise UserError(f"--dump {path}: cannot be written ({error.strerror}); choose another folder") from error
 

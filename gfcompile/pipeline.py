@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
-from gfcompile.optimizers import SGD
+from gfcompile.optimizers import Optimizer
 from gfcompile.passes.append_optimizer import AppendOptimizer
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.channels_last import ChannelsLast
+from gfcompile.passes.clip_gradients import ClipGradients
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm
 from gfcompile.passes.fold_frozen import FoldFrozen
@@ -18,6 +19,7 @@ from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.passes.sink import Sink
+from gfcompile.passes.static_moves import StaticMoves
 from gfcompile.step import Step
 
 
@@ -30,7 +32,8 @@ class AnyPass(Protocol):
 
 
 FILTERING: Sequence[AnyPass] = (
-    Canonicalize(),  # first: later passes look for few spellings
+    StaticMoves(),  # first: it reads the strides of the trace
+    Canonicalize(),  # early: later passes look for few spellings
     Select(),  # reads the traced backward, before anything moves
     Filter(),  # expands what was selected
     RemoveDead(),  # the unfiltered operands are free now
@@ -50,9 +53,10 @@ LOWERING: Sequence[AnyPass] = (
 )
 
 
-def training_passes(optimizer: SGD, calculus: bool = True) -> list[AnyPass]:
+def training_passes(optimizer: Optimizer, calculus: bool = True) -> list[AnyPass]:
     """Forward, backward, update."""
-    return [*filtering_passes(calculus), AppendOptimizer(optimizer), *LOWERING]
+    clip = ClipGradients(optimizer.clip_norm, optimizer.clip_value)
+    return [*filtering_passes(calculus), clip, AppendOptimizer(optimizer), *LOWERING]
 
 
 def gradient_passes(calculus: bool = True) -> list[AnyPass]:
@@ -67,7 +71,7 @@ def filtering_passes(calculus: bool) -> list[AnyPass]:
 
 def prediction_passes() -> list[AnyPass]:
     """The forward pass alone."""
-    return [Canonicalize(), *LOWERING]
+    return [StaticMoves(), Canonicalize(), *LOWERING]
 
 
 def run(step: Step, passes: Sequence[AnyPass], observe: Callable[[int, str, Step], None] | None = None) -> Step:

@@ -12,6 +12,7 @@ from gfcompile.errors import UserError
 from gfcompile.geometry import ConvGeometry
 
 DEFAULT_PATCH = 2
+BATCHNORM_MODES = ("eval", "train", "frozen")
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,25 @@ class Layer:
     geometry: ConvGeometry | None = None
     is_shortcut: bool = False
     unfilterable: str | None = None
+    idle: bool = False  # the loss does not depend on it
 
 
 @dataclass(frozen=True)
 class Request:
-    """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms."""
+    """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms.
+
+    `batchnorm` is a mode, or maps name patterns to modes: "eval" uses the running statistics, "train" the batch's,
+    and "frozen" is eval with affine parameters that stay as they are even where others are trained.
+    """
 
     layers: int | None = None
     patches: Mapping[str, int] | None = None
     train: Sequence[str] = ()
     exact: bool = False
-    batchnorm: str = "eval"
+    batchnorm: str | Mapping[str, str] = "eval"
     compat: str | None = None
     affine: bool = False
+    dropout: bool = False
 
     def __post_init__(self) -> None:
         if self.layers is not None and self.layers < 1:
@@ -47,10 +54,17 @@ class Request:
                 raise UserError(
                     f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
                 )
-        if self.batchnorm not in ("eval", "train"):
-            raise UserError(f"--batchnorm '{self.batchnorm}' is not known; use eval or train")
+        for mode in self.norms.values():
+            if mode not in BATCHNORM_MODES:
+                raise UserError(f"--batchnorm '{mode}' is not known; use {', '.join(BATCHNORM_MODES)}")
         if self.compat not in (None, "reference"):
             raise UserError(f"--compat '{self.compat}' is not known; the only one is reference")
+
+    @property
+    def norms(self) -> dict[str, str]:
+        """Batch norm modes by name pattern, the more particular ones last."""
+        given = {"*": self.batchnorm} if isinstance(self.batchnorm, str) else dict(self.batchnorm)
+        return {"*": given.pop("*", "eval"), **given}
 
 
 @dataclass(frozen=True)
@@ -66,14 +80,26 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the compiler will do. `refused` are layers that were to be filtered and cannot be."""
+    """What the compiler will do. `refused` are layers that were to be filtered and cannot be.
+
+    `norms` are batch norm modes by name pattern, of which the last that fits counts; `dropout`: whether it is on.
+    """
 
     trained: tuple[PlannedLayer, ...]
     trained_parameters: frozenset[str]
     exact: bool
-    batchnorm: str
+    norms: Mapping[str, str]
     reference: bool
     refused: tuple[tuple[str, str], ...] = ()
+    dropout: bool = False
+
+    @property
+    def batchnorm(self) -> str:
+        """ "train" where any batch norm uses the batch's statistics."""
+        return "train" if "train" in self.norms.values() else "eval"
+
+    def batchnorm_of(self, layer: str) -> str:
+        return mode_of(layer, self.norms)
 
     def patch_of(self, layer: str) -> int | None:
         return next((planned.r for planned in self.trained if planned.name == layer), None)
@@ -84,10 +110,15 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
+def mode_of(layer: str, norms: Mapping[str, str]) -> str:
+    """The mode of the last pattern that names the layer."""
+    return [mode for pattern, mode in norms.items() if pattern == "*" or matches(layer, pattern)][-1]
+
+
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
     patches = dict(request.patches or {"*": DEFAULT_PATCH})
-    convs = [layer for layer in layers if layer.kind == "conv"]
+    convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
     head = _head(layers, convs)
     counted = [layer for layer in convs if not layer.is_shortcut]
     if request.layers is None or request.layers < len(counted):
@@ -97,9 +128,20 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         found = [layer.name for layer in layers if matches(layer.name, pattern)]
         if not found:
             raise UserError(f"--train {pattern}: no layer has that name{_did_you_mean(pattern, layers)}")
+        found = [layer.name for layer in layers if layer.name in found and not layer.idle]
+        if not found:
+            raise UserError(
+                f"--train {pattern}: the loss does not depend on that; name layers before the output it reads"
+            )
         chosen = dict.fromkeys(found, "named") | chosen
     if request.affine:
         chosen = dict.fromkeys(_norms_behind(layers, chosen), "affine") | chosen
+    chosen = _with_sharers(layers, chosen)
+    _check_norms(request.norms, layers)
+    frozen = {
+        layer.name for layer in layers if layer.kind == "other" and mode_of(layer.name, request.norms) == "frozen"
+    }
+    chosen = {name: role for name, role in chosen.items() if name not in frozen}
     trained, refused = [], []
     for layer in layers:
         if layer.name not in chosen:
@@ -117,9 +159,10 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         tuple(trained),
         frozenset(parameters),
         request.exact,
-        request.batchnorm,
+        request.norms,
         request.compat == "reference",
         tuple(refused),
+        request.dropout,
     )
 
 
@@ -146,13 +189,25 @@ def _head(layers: Sequence[Layer], convs: Sequence[Layer]) -> list[Layer]:
 
     A user who asks for every convolution of the model gets that one filtered like the others.
     """
+    linear = [layer for layer in layers if layer.kind == "linear" and not layer.idle]
     if not convs:
-        return [layer for layer in layers if layer.kind == "linear"][-1:]
+        return linear[-1:]
     last = convs[-1]
-    after = [layer for layer in layers[layers.index(last) + 1 :] if layer.kind == "linear"]
+    after = [layer for layer in linear if layers.index(layer) > layers.index(last)]
     if after or last.geometry is None or last.geometry.kernel != (1, 1) or len(convs) == 1:
         return after
     return [last]
+
+
+def _with_sharers(layers: Sequence[Layer], chosen: dict[str, str]) -> dict[str, str]:
+    """A layer that shares a parameter with a trained one is trained with it."""
+    trained = {name: chosen[layer.name] for layer in layers if layer.name in chosen for name in layer.parameters}
+    sharers = {
+        layer.name: next(trained[name] for name in layer.parameters if name in trained)
+        for layer in layers
+        if layer.name not in chosen and trained.keys() & set(layer.parameters)
+    }
+    return chosen | sharers
 
 
 def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[str]:
@@ -160,7 +215,7 @@ def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[st
     return [
         after.name
         for before, after in itertools.pairwise(layers)
-        if before.kind == "conv" and before.name in chosen and after.kind == "other"
+        if before.kind == "conv" and before.name in chosen and after.kind == "other" and not after.idle
     ]
 
 
@@ -181,6 +236,14 @@ def _check_overrides(patches: Mapping[str, int], layers: Sequence[Layer], traine
         if not any(matches(layer.name, pattern) for layer in layers):
             raise UserError(f"--r {pattern}={r}: no layer has that name{_did_you_mean(pattern, layers)}")
         raise UserError(f"--r {pattern}={r}: that layer is not a trained convolution; train it with --train {pattern}")
+
+
+def _check_norms(norms: Mapping[str, str], layers: Sequence[Layer]) -> None:
+    for pattern, mode in norms.items():
+        if pattern != "*" and not any(layer.kind == "other" and matches(layer.name, pattern) for layer in layers):
+            raise UserError(
+                f"--batchnorm {pattern}={mode}: no batch norm has that name{_did_you_mean(pattern, layers)}"
+            )
 
 
 def _did_you_mean(name: str, layers: Sequence[Layer]) -> str:

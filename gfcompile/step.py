@@ -17,9 +17,10 @@ class Role(StrEnum):
     INPUT = "input"
     TARGET = "target"
     SAMPLE_WEIGHT = "sample_weight"
+    SEED = "seed"
     LR = "lr"
     PARAMETER = "parameter"
-    MOMENTUM = "momentum"
+    OPTIMIZER = "optimizer"
     BUFFER = "buffer"
     CONSTANT = "constant"
     LOSS = "loss"
@@ -27,15 +28,24 @@ class Role(StrEnum):
     GRADIENT = "gradient"
 
 
-STATE = frozenset({Role.PARAMETER, Role.MOMENTUM, Role.BUFFER})
+DOORS = (Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED)  # what the caller hands in, in this order
+STATE = frozenset({Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER})
 
 
 @dataclass(frozen=True)
 class Value:
-    """One input or output: its role and the model's own name for it (`layer4.1.conv2.weight`)."""
+    """One input or output: its role and the model's own name for it (`layer4.1.conv2.weight`).
+
+    Optimizer state is named `kind/parameter` (`exp_avg/layer4.1.conv2.weight`); what belongs to no parameter, `kind`.
+    """
 
     role: Role
     name: str
+
+    @property
+    def parameter(self) -> str:
+        """The name under which its layout is known: optimizer state lies in memory as its parameter does."""
+        return self.name.partition("/")[2] if self.role is Role.OPTIMIZER else self.name
 
 
 @dataclass(frozen=True)

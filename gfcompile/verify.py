@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from gfcompile import pipeline
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
+from gfcompile.frontend.trace import SAMPLE_WEIGHT, SEED, TARGET, Inputs, input_values, trace_forward, trace_training, working_copy
+from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.step import Role, Step, Value
@@ -34,9 +36,16 @@ TOLERANCES = {"eval": 1e-4, "train": 1e-3}
 NEGLIGIBLE = 1e-3  # of the largest gradient: smaller ones (a bias before batch norm has none at all) are measured by it
 VISIBLE_RATE = 1.0  # the learning rate of the checked update: one that a float32 weight does not round away
 ROUNDED_AWAY = 1e-3  # a change below this part of its weight is compared with the weight: float32 keeps 1e-7 of that
+IGNORED = 0.2  # of the targets, where the loss ignores an index
+TORCH_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+}
 HOW_TO_SAVE = "write it with numpy.savez(path, x=..., y=...)"
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 Tensors = Mapping[str, Any]
 
 
@@ -86,7 +95,7 @@ class Reference:
     def __init__(self, module: nn.Module, loss: Loss, manifest: dict[str, Any], batch: Batch) -> None:
         self.loss, self.manifest = loss, manifest
         self.module = working_copy(module)
-        layers = survey(trace_forward(self.module, batch[0]), [name for name, _ in self.module.named_parameters()])
+        layers = survey(trace_forward(self.module, batch[0]), self.module)
         self.plan = plan_of(manifest)
         filtered = [index for index, layer in enumerate(layers) if layer.name in manifest["filtered_layers"]]
         last = filtered[-1] if filtered else -1
@@ -95,56 +104,90 @@ class Reference:
         names = [rewrite.name for rewrite in pipeline.FILTERING]
         self.filtered = pipeline.run(traced, pipeline.FILTERING[: names.index("filter") + 1])
 
-    def compare(self, step: RuntimeStep, x: Tensor, y: Tensor) -> Iterator[tuple[tuple[str, str], float]]:
+    def compare(self, step: RuntimeStep, x: Inputs, y: Tensor) -> Iterator[tuple[tuple[str, str], float]]:
         """Yield ((what, against what), relative error); trains `step` once, at the end."""
         with torch.no_grad():
-            expected = working_copy(self.module)(x)
-        found = step.predict(x)
-        logits = found[0] if isinstance(found, tuple) else found
-        yield ("predict", "eager model"), relative_error(logits, expected)
-        exact, exact_loss = self._autograd(x, y)
+            expected = pytree.tree_leaves(working_copy(self.module)(*x))
+        for index, (found, wanted_output) in enumerate(zip(pytree.tree_leaves(step.predict(x)), expected, strict=True)):
+            which = f" [{index}]" if len(expected) > 1 else ""
+            yield (f"predict{which}", "eager model"), relative_error(found, wanted_output)
         outputs = run_eagerly(self.filtered, x, y)
+        if self.plan.dropout:  # PyTorch draws other numbers: the graph after filter is the only peer
+            exact, exact_loss = {}, float(next(t for value, t in outputs.items() if value.role is Role.LOSS))
+        else:
+            exact, exact_loss = self._autograd(x, y)
         wanted = {value.name: tensor.numpy() for value, tensor in outputs.items() if value.role is Role.GRADIENT}
-        gradients = step.gradients(x, y)
+        gradients = step.gradients(x, y, seed=0)
         floor = NEGLIGIBLE * max((float(np.linalg.norm(value)) for value in wanted.values()), default=0.0)
         for name, gradient in gradients.items():
             yield (f"gradient {name}", "eager graph after filter"), relative_error(gradient, wanted[name], floor)
             if name in self.untouched and name in exact:
                 yield (f"gradient {name}", "autograd"), relative_error(gradient, exact[name], floor)
         before = step.state_dict()
-        yield ("loss", "eager model"), relative_error(step.train(x, y, lr=VISIBLE_RATE), exact_loss)
+        yield ("loss", "eager model"), relative_error(step.train(x, y, lr=VISIBLE_RATE, seed=0), exact_loss)
         after = step.state_dict()
-        decay = self.manifest["optimizer"]["weight_decay"]
-        for name, gradient in wanted.items():
+        for name, expected in self._updated(before, gradients).items():
             old, new = (np.asarray(state[name], dtype=np.float64) for state in (before, after))
-            change = -VISIBLE_RATE * (gradient + decay * old)  # momentum is still zero
             floor = ROUNDED_AWAY * float(np.linalg.norm(old))
-            yield (f"update of {name}", "eager SGD"), relative_error(new - old, change, floor)
+            yield (f"update of {name}", "torch.optim"), relative_error(new - old, expected - old, floor)
         for value, tensor in outputs.items():
             if value.role is Role.BUFFER:  # running statistics
                 yield (f"update of {value.name}", "eager graph after filter"), relative_error(after[value.name], tensor)
 
-    def _autograd(self, x: Tensor, y: Tensor) -> tuple[dict[str, np.ndarray], float]:
+    def _updated(self, weights: Tensors, gradients: Tensors) -> dict[str, np.ndarray]:
+        """The trained weights after one step of torch.optim, in float64, on gradients that were compared already.
+
+        An adaptive optimizer makes a whole step of a gradient that is nothing but rounding: those are left out.
+        """
+        optimizer = optimizer_of(self.manifest)
+        parameters = {name: nn.Parameter(torch.tensor(np.asarray(weights[name], np.float64))) for name in gradients}
+        for name, parameter in parameters.items():
+            parameter.grad = torch.tensor(np.asarray(gradients[name], np.float64))
+        sizes = {name: float(np.linalg.norm(gradient)) for name, gradient in gradients.items()}
+        update(optimizer, parameters, VISIBLE_RATE)
+        least = NEGLIGIBLE * max(sizes.values(), default=0.0) if optimizer.is_adaptive else -1.0
+        return {name: parameter.detach().numpy() for name, parameter in parameters.items() if sizes[name] > least}
+
+    def _autograd(self, x: Inputs, y: Tensor) -> tuple[dict[str, np.ndarray], float]:
         module = working_copy(self.module)
-        if self.plan.batchnorm == "train":
-            for part in module.modules():
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                    part.train()
-        parameters = dict(module.named_parameters())
+        for name, part in module.named_modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                part.train(self.plan.batchnorm_of(name) == "train")
+        parameters = dict(module.named_parameters(remove_duplicate=False))
         names = sorted(self.plan.trained_parameters)
-        value = self.loss.apply(module(x), y, torch.ones(x.shape[0]))
+        value = self.loss.apply(module(*x), y, torch.ones(x[0].shape[0]))
         gradients = torch.autograd.grad(value, [parameters[name] for name in names], allow_unused=True)
         pairs = zip(names, gradients, strict=True)
         return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
 
 
-def run_eagerly(step: Step, x: Tensor, y: Tensor) -> dict[Value, Tensor]:
+def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0) -> dict[Value, Tensor]:
     """Run a training step's graph in plain PyTorch; outputs by their signature."""
-    doors = {Role.INPUT: x, Role.TARGET: y, Role.SAMPLE_WEIGHT: torch.ones(x.shape[0])}
-    inputs = [doors[value.role] if value.role in doors else step.tensors[value.name].clone() for value in step.inputs]
+    doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
+    doors.update(zip(input_values(x), x, strict=True))
+    inputs = [doors[value] if value in doors else step.tensors[value.name].clone() for value in step.inputs]
     with torch.no_grad():
         results = step.body(*inputs)
     return dict(zip(step.outputs, results, strict=True))
+
+
+def optimizer_of(manifest: dict[str, Any]) -> Optimizer:
+    """The optimizer that an artifact was compiled with."""
+    return resolve_optimizer({key: value for key, value in manifest["optimizer"].items() if key != "state_bytes"})
+
+
+def update(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], lr: float) -> None:
+    """Clip the parameters' gradients and take one step with torch.optim's own optimizer."""
+    if optimizer.clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters.values(), optimizer.clip_norm)
+    if optimizer.clip_value is not None:
+        nn.utils.clip_grad_value_(parameters.values(), optimizer.clip_value)
+    groups = []
+    for name, parameter in parameters.items():
+        own = optimizer.of(name)
+        settings = {key: getattr(own, key) for key in own.own_settings()}
+        groups.append({"params": [parameter], "lr": lr * own.lr_factor, **settings})
+    TORCH_OPTIMIZERS[optimizer.name](groups).step()
 
 
 def plan_of(manifest: dict[str, Any]) -> Plan:
@@ -158,8 +201,9 @@ def plan_of(manifest: dict[str, Any]) -> Plan:
         trained,
         frozenset(manifest["gradients"]),
         manifest["plan"]["exact"],
-        manifest["batchnorm"],
+        manifest["norms"],
         manifest["plan"]["compat"] == "reference",
+        dropout=manifest["dropout"],
     )
 
 
@@ -177,43 +221,65 @@ def _middle(errors: list[float]) -> float:
 
 
 def _batches(manifest: dict[str, Any], data: Path | None) -> Iterator[Batch]:
-    inputs = {spec["role"]: spec for spec in manifest["inputs"]}
+    specs = [spec for spec in manifest["inputs"] if spec["role"] == "input"]
+    target = next(spec for spec in manifest["inputs"] if spec["role"] == "target")
     if data is not None:
-        yield from _batches_from_file(data, inputs, manifest["batch"])
+        yield from _batches_from_file(data, specs, target, manifest["batch"])
         return
-    outputs = manifest["outputs"][0]["shape"]
     for seed in range(BATCHES):
         generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(inputs["input"]["shape"], generator=generator)
-        shape, dtype = inputs["target"]["shape"], inputs["target"]["dtype"]
-        if dtype.startswith("int"):
-            classes = manifest["loss"]["classes"] or outputs[1]
-            y = torch.randint(0, classes, shape, generator=generator, dtype=getattr(torch, dtype))
-        else:
-            y = torch.randn(shape, generator=generator)
-        yield x, y
+        x = tuple(_random_input(spec, generator) for spec in specs)
+        yield x, random_target(manifest, target, generator)
 
 
-def _batches_from_file(path: Path, inputs: dict[str, Any], batch: int) -> Iterator[Batch]:
+def _random_input(spec: dict[str, Any], generator: torch.Generator) -> Tensor:
+    if spec["dtype"] == "float32":
+        return torch.randn(spec["shape"], generator=generator)
+    return torch.randint(0, 2, spec["shape"], generator=generator).to(getattr(torch, spec["dtype"]))
+
+
+def random_target(manifest: dict[str, Any], spec: dict[str, Any], generator: torch.Generator) -> Tensor:
+    """A target that the loss makes sense of: classes, some of them ignored if it ignores any, 0 or 1, or any number."""
+    shape, dtype, loss = spec["shape"], getattr(torch, spec["dtype"]), manifest["loss"]
+    if loss["name"] == "bce_with_logits":
+        return torch.randint(0, 2, shape, generator=generator).to(dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator)
+    classes = loss["classes"] or manifest["outputs"][0]["shape"][1]
+    y = torch.randint(0, classes, shape, generator=generator, dtype=dtype)
+    ignored = loss["settings"].get("ignore_index")
+    if ignored is not None:
+        chosen = torch.rand(shape, generator=generator) < IGNORED
+        chosen.view(-1)[0] = False  # a batch of which nothing counts has no loss
+        y[chosen] = ignored
+    return y
+
+
+def _batches_from_file(path: Path, specs: list[dict[str, Any]], target: dict[str, Any], batch: int) -> Iterator[Batch]:
+    """Several inputs are arrays x0, x1, ... there."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise UserError(f"--data {path}: not a readable .npz file; {HOW_TO_SAVE}") from error
-    for name, role in (("x", "input"), ("y", "target")):
-        shape = inputs[role]["shape"]
+    wanted = {**{spec["name"]: spec for spec in specs}, "y": target}
+    for name, spec in wanted.items():
+        shape = spec["shape"]
         if name not in arrays:
             raise UserError(f"--data {path}: has no array '{name}'; {HOW_TO_SAVE}")
         if list(arrays[name].shape[1:]) != shape[1:]:
             got = "x".join(map(str, arrays[name].shape))
             raise UserError(f"--data {path}: '{name}' is {got}; the step takes Nx{'x'.join(map(str, shape[1:]))}")
-    count = min(len(arrays["x"]), len(arrays["y"])) // batch
-    if not count:
-        raise UserError(f"--data {path}: {len(arrays['x'])} samples; give at least the step's batch of {batch}")
-    for index in range(count):
+    samples = min(len(arrays[name]) for name in wanted)
+    if samples < batch:
+        raise UserError(f"--data {path}: {samples} samples; give at least the step's batch of {batch}")
+    for index in range(samples // batch):
         part = slice(index * batch, (index + 1) * batch)
-        x = torch.from_numpy(np.ascontiguousarray(arrays["x"][part], dtype=inputs["input"]["dtype"]))
-        yield x, torch.from_numpy(np.ascontiguousarray(arrays["y"][part], dtype=inputs["target"]["dtype"]))
+        *x, y = (
+            torch.from_numpy(np.ascontiguousarray(arrays[name][part], dtype=spec["dtype"]))
+            for name, spec in wanted.items()
+        )
+        yield tuple(x), y
 
 
 def _differing_weights(module: nn.Module, state: Tensors) -> str | None:

@@ -85,10 +85,10 @@ def test_plain_filter_trains_like_gfcompile() -> None:
     torch.manual_seed(0)
     model = randomise_statistics(Tail(), 0).eval()
     x, labels = torch.randn(2, 3, 13, 14), torch.tensor([0, 2])
-    layers = survey(trace_forward(model, x), [name for name, _ in model.named_parameters()])
+    layers = survey(trace_forward(model, (x,)), model)
     named = [layer.name for layer in layers if layer.kind != "other" and layer.name != "stem"]
     plan = make_plan(layers, Request(train=named))
-    step = pipeline.run(trace_training(model, x, labels, resolve_loss("cross_entropy"), plan), pipeline.FILTERING)
+    step = pipeline.run(trace_training(model, (x,), labels, resolve_loss("cross_entropy"), plan), pipeline.FILTERING)
     batch = {Role.INPUT: x.double(), Role.TARGET: labels, Role.SAMPLE_WEIGHT: torch.ones(2, dtype=torch.float64)}
     given = [batch[v.role] if v.role in batch else step.tensors[v.name].double() for v in step.inputs]
     results = zip(step.outputs, step.body(*given), strict=True)

@@ -13,7 +13,10 @@ import pytest
 import torch
 
 from gfcompile.cli import main
+from gfcompile.cli.commands import make_job
+from gfcompile.cli.options import compile_parser
 from gfcompile.cli.screen import Screen
+from gfcompile.optimizers import SGD, AdamW, RMSprop
 from tests.models.zoo import INPUTS, ZOO
 
 SMALL = ["--input", "x".join(map(str, INPUTS["plain"]))]
@@ -55,8 +58,41 @@ def error_of(capsys: Capture, *arguments: str) -> str:
             "--input: '2x4x16x16' has 4 channels but '0' takes 3; use --input 2x3x16x16",
         ),
         (["--batch", "0"], "--batch: '0' is not a batch size; use 1 or more"),
-        (["--loss", "foo"], "loss: unknown 'foo'; use cross_entropy, mse, or module:callable"),
-        (["--optimizer", "adam"], "optimizer: 'adam' is not known; this version has 'sgd'"),
+        (
+            ["--loss", "foo"],
+            "loss: unknown 'foo'; use cross_entropy, bce_with_logits, mse, l1, smooth_l1, huber, or module:callable",
+        ),
+        (["--loss", "mse:beta=1"], "loss: 'mse' has no setting 'beta'; it has reduction"),
+        (["--optimizer", "lion"], "optimizer: 'lion' is not known; use sgd, adam, adamw, rmsprop"),
+        (
+            ["--optimizer", "adam", "--momentum", "0.9"],
+            "optimizer: 'adam' has no setting 'momentum'; it has betas, eps, weight_decay, amsgrad, maximize",
+        ),
+        (
+            ["--optimizer", "adam", "--betas", "0.9"],
+            "optimizer: betas '(0.9,)' must be two numbers, each 0 or more and below 1",
+        ),
+        (["--betas", "high"], "--betas 'high': must be two numbers, as in 0.9,0.999"),
+        (["--clip-norm", "0"], "optimizer: clip_norm '0.0' must be a finite number above 0"),
+        (["--nesterov"], "optimizer: nesterov needs momentum and no dampening; set momentum=0.9, dampening=0"),
+        (
+            ["--group", "*.bias"],
+            "--group '*.bias': has no settings; write 'PATTERN:key=value', as in '*.bias:weight_decay=0'",
+        ),
+        (
+            ["--group", "*.bias:weight_decay"],
+            "--group: 'weight_decay' in '*.bias:weight_decay' is not of the form key=value; "
+            "write NAME:key=value,key=value",
+        ),
+        (
+            ["--group", "*.bias:lr=0.1"],
+            "optimizer: group '*.bias': 'lr' is an input of the step; write lr_factor, which multiplies it",
+        ),
+        (
+            ["--group", "nothing:weight_decay=0"],
+            "optimizer: group 'nothing': no parameter of the model has that name; "
+            "names are like '11.bias', patterns like '*.bias'",
+        ),
         (["--lr", "-1"], "--lr '-1': must be a finite number, 0 or more"),
         (["--lr", "nan"], "--lr 'nan': must be a finite number, 0 or more"),
         (["--momentum", "fast"], "--momentum 'fast': must be a finite number, 0 or more"),
@@ -69,6 +105,25 @@ def error_of(capsys: Capture, *arguments: str) -> str:
 def test_wrong_options(capsys: Capture, model: str, options: list[str], text: str) -> None:
     before = [] if "--input" in options else SMALL
     assert error_of(capsys, model, "--dry-run", *before, *options) == f"gfcompile: error: {text}"
+
+
+def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
+    options = "--optimizer adamw --betas 0.8,0.99 --eps 1e-6 --weight-decay 0.1 --amsgrad --maximize --clip-norm 1"
+    options += " --clip-value 2 --group *.bias:weight_decay=0,lr_factor=0.1 --group 11:betas=0.5/0.6"
+    options += " --loss cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/3/4/5"
+    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
+    groups = {"*.bias": {"weight_decay": 0, "lr_factor": 0.1}, "11": {"betas": (0.5, 0.6)}}
+    assert job.optimizer == AdamW(
+        (0.8, 0.99), 1e-6, 0.1, amsgrad=True, maximize=True, clip_norm=1.0, clip_value=2.0, groups=groups
+    )
+    assert job.lr == 0.001
+    assert job.loss.settings == {"label_smoothing": 0.1, "ignore_index": 255, "weight": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    others = "--optimizer rmsprop --alpha 0.9 --centered --momentum 0.5 --lr 0.5"
+    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
+    assert (job.optimizer, job.lr) == (RMSprop(0.9, centered=True, momentum=0.5), 0.5)
+    others = "--momentum 0.9 --dampening 0.1"
+    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
+    assert (job.optimizer, job.lr) == (SGD(0.9, dampening=0.1), 0.01)
 
 
 def test_an_unknown_target_lists_the_known(capsys: Capture, model: str) -> None:

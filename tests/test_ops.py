@@ -33,6 +33,10 @@ def bits(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.4
 
 
+def scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
 def last(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1).contiguous()
 
@@ -52,8 +56,22 @@ EXAMPLES = {
     "filtered_convolution_backward": (
         (values(2, 6, 5, 5), values(2, 4, 5, 5), values(*GROUPED), ONE, ONE, ONE, 2, 2, False)
     ),
-    "sgd_update": (values(2, 3), values(2, 3), values(2, 3) + 1, torch.tensor(0.1, dtype=torch.float64), 0.9, 0.1),
-    "sgd_update_plain": (values(2, 3), values(2, 3) + 1, torch.tensor(0.1, dtype=torch.float64), 0.1),
+    "sgd_update": (values(2, 3), values(2, 3), values(2, 3) + 1, scalar(0.1), scalar(0.7), 0.9, 0.1, True, 2.0),
+    "sgd_update_plain": (values(2, 3), values(2, 3) + 1, scalar(0.1), 0.1, 2.0),
+    "sgd_gain": (scalar(1), 0.3),
+    "adam_update": (
+        values(2, 3),
+        [values(2, 3), values(2, 3).square(), values(2, 3).square()],
+        *(values(2, 1), scalar(0.1), scalar(0.1), scalar(0.01), 0.9, 0.999, 1e-8, 0.1, True, 2.0),
+    ),
+    "bias_correction": (scalar(5), 0.9),
+    "rmsprop_update": (
+        values(2, 3),
+        [1 + values(2, 3).square(), values(2, 3), values(2, 3)],
+        *(values(2, 1), scalar(0.1), 0.99, 1e-8, 0.1, 0.9, True, 2.0),
+    ),
+    "square_sum": (values(2, 1), 3),
+    "clip_coefficient": ([scalar(2), scalar(3)], 0.5),
     "conv2d_nhwc": (values(2, 7, 6, 4), pack(values(*SHAPE)), SHAPE, TWO, ONE, ONE, 1),
     "conv2d_input_grad_nhwc": (values(2, 4, 3, 16), pack(values(*SHAPE)), SHAPE, [7, 6], TWO, ONE, ONE, 1),
     "conv2d_weight_grad_nhwc": (values(2, 4, 3, 16), values(2, 7, 6, 4), SHAPE, TWO, ONE, ONE, 1),
@@ -76,7 +94,7 @@ EXAMPLES = {
 
 
 def tuple_of(result):
-    return result if isinstance(result, tuple) else (result,)
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
 def test_every_operator_has_an_example():

@@ -15,8 +15,10 @@ from gfcompile.runtime.errors import StepError
 
 OK, USER_ERROR, INTERNAL, INTERRUPTED = 0, 2, 70, 130
 COMMANDS = {
+    "check": (options.check_parser, commands.check),
     "inspect": (options.inspect_parser, commands.inspect),
     "verify": (options.verify_parser, commands.verify),
+    "export": (options.export_parser, commands.export),
     "passes": (options.passes_parser, commands.passes),
     "targets": (options.targets_parser, commands.targets),
     "diff": (options.diff_parser, commands.diff),

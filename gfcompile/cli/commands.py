@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.cli.options import OPTIMIZER_SETTINGS
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
 
@@ -50,6 +51,39 @@ def compile(args: argparse.Namespace) -> int:
     return OK
 
 
+def check(args: argparse.Namespace) -> int:
+    from gfcompile.report.summary import text_table
+
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)
+    from gfcompile.compiler import find_unsupported
+
+    job, _, _ = make_job(args, screen)
+    plan, found = find_unsupported(job, screen.progress)
+    screen.clear()
+    filtered = [layer for layer in plan.trained if layer.r is not None]
+    if args.json:
+        screen.result(json.dumps({"compiles": not found, "unsupported": [vars(each) for each in found]}, indent=1))
+    elif found:
+        rows = [
+            (
+                each.operator,
+                str(each.count),
+                ", ".join(each.layers),
+                each.line or "",
+                "freeze what is before it" if each.only_backward else "replace it in the model",
+                each.detail or "",
+            )
+            for each in found
+        ]
+        table = text_table(("operator", "times", "near layer", "line", "way out", "detail"), rows)
+        screen.result(f"{table}\n\nnot compiled as it is: {len(found)} operators have no translation")
+    else:
+        exact = "".join(f"\n  {layer} stays exact: {reason}" for layer, reason in plan.refused)
+        screen.result(f"it compiles: {len(plan.trained)} layers trained, {len(filtered)} of them filtered{exact}")
+    return FAILED if found else OK
+
+
 def inspect(args: argparse.Namespace) -> int:
     from gfcompile.report.summary import summary_text
 
@@ -65,7 +99,7 @@ def inspect(args: argparse.Namespace) -> int:
         job, _, _ = make_job(args, screen)
         layers = make_survey(job)
         plan = make_plan(layers, job.request)
-        report = survey_report(layers, plan, plan.refused, job.example.shape)
+        report = survey_report(layers, plan, plan.refused, job.example[0].shape)
     else:
         job, _, _ = make_job(args, screen)
         report = _analyse(job, screen, None, args.out)
@@ -94,7 +128,8 @@ def verify(args: argparse.Namespace) -> int:
             artifact = args.artifact
             manifest = read_manifest(artifact)
             module = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports).module
-            loss = resolve_loss(args.loss if args.loss is not None else manifest["loss"]["name"])
+            own = {"name": manifest["loss"]["name"], **manifest["loss"]["settings"]}
+            loss = resolve_loss(args.loss if args.loss is not None else own)
         checks = compare(module, loss, artifact, args.data, screen.progress)
     screen.clear()
     passed = all(check.passed for check in checks)
@@ -111,6 +146,34 @@ def verify(args: argparse.Namespace) -> int:
         end = f"PASS: {len(checks)} checks" if passed else f"FAIL: {failures} of {len(checks)} checks"
         screen.result(text_table(("what", "against", "relative error", "allowed", ""), table) + f"\n\n{end}")
     return OK if passed else FAILED
+
+
+def export(args: argparse.Namespace) -> int:
+    outputs = {"--onnx": args.onnx, "--state-dict": args.state_dict}
+    if not any(outputs.values()):
+        raise UserError("export: nothing to write; give --onnx OUT.onnx, --state-dict OUT.safetensors, or both")
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)
+    from gfcompile import api
+    from gfcompile.onnx_out.export import check_absent, write_weights
+
+    for option, path in outputs.items():
+        check_absent(option, path)
+    step = api.load(args.artifact)
+    with step:
+        if args.checkpoint is not None:
+            step.load_checkpoint(args.checkpoint)
+        if args.onnx is not None:
+            step.export_onnx(args.onnx)
+        if args.state_dict is not None:
+            write_weights({name: tensor.numpy() for name, tensor in step.state_dict().items()}, args.state_dict)
+        steps = step.steps
+    written = {option.removeprefix("--").replace("-", "_"): str(path) for option, path in outputs.items() if path}
+    if args.json:
+        screen.result(json.dumps({"artifact": str(args.artifact), "steps": steps, **written}, indent=1))
+    elif not args.quiet:
+        screen.result(f"wrote {' and '.join(written.values())} after {steps} steps of training")
+    return OK
 
 
 def passes(args: argparse.Namespace) -> int:
@@ -154,19 +217,22 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
-    from gfcompile.optimizers import resolve_optimizer
+    from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import DEFAULT_PATCH, Request
 
     loss = resolve_loss(args.loss or "cross_entropy")
-    optimizer = resolve_optimizer(args.optimizer, args.momentum, args.weight_decay)
+    settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
+    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": dict(args.group) or None})
+    lr = starting_rate(args.optimizer, optimizer, args.lr)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
     patches = {"*": DEFAULT_PATCH, **dict(args.r)}
     request = Request(
-        args.layers, patches, tuple(args.train), args.exact, args.batchnorm, args.compat, args.train_affine
+        args.layers, patches, tuple(args.train), args.exact, dict(args.batchnorm), args.compat, args.train_affine,
+        args.dropout,
     )
-    job = Job(loaded.module, example, loss, request, optimizer, args.lr, loaded.fixed_mode, not args.no_calculus)
+    job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode, not args.no_calculus, loaded.onnx_skeleton)
     return job, loaded.name, source
 
 

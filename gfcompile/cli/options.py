@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gfcompile.errors import UserError
+from gfcompile.settings import split_settings
 
 ABOUT = """\
 Compile a PyTorch CNN into a native training step: forward, loss, backward with gradient filtering on the
@@ -16,8 +17,10 @@ chosen convolutions, and the optimizer's update, in one library that needs neith
 MORE = """\
 commands:
   gfcompile MODEL [options]              compile; writes MODEL_step/, an importable Python package
+  gfcompile check MODEL                  whether it can be compiled, and all that stands in the way
   gfcompile inspect MODEL|ARTIFACT       layers, FLOPs and bytes kept, without generating code
   gfcompile verify MODEL [ARTIFACT]      compare the compiled step with PyTorch eager
+  gfcompile export ARTIFACT              the trained model as ONNX, or its weights as safetensors
   gfcompile passes                       the passes in order, and why each stands where it does
   gfcompile targets                      the machines that can be compiled for
   gfcompile diff DIR A B                 what changed between two dumped graphs
@@ -31,6 +34,12 @@ examples:
   gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 02 03
 
 exit codes: 0 done, 1 verify found a difference, 2 wrong input, 70 a bug of ours, 130 interrupted"""
+
+
+OPTIMIZER_SETTINGS = (
+    "momentum", "weight_decay", "dampening", "alpha", "eps", "betas", "nesterov", "amsgrad", "centered", "maximize",
+    "clip_norm", "clip_value",
+)  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +66,7 @@ def compile_parser() -> Parser:
     _training(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="write the artifact here; default: MODEL_step")
-    output.add_argument("--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text")
+    output.add_argument("--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text and ONNX")
     output.add_argument(
         "--dry-run", action="store_true", help="analyse and report, generate no code; the report goes to --dump DIR"
     )
@@ -67,6 +76,20 @@ def compile_parser() -> Parser:
     )  # fmt: skip
     _target(output)
     _screen(output)
+    return parser
+
+
+def check_parser() -> Parser:
+    parser = Parser(
+        "check",
+        "Say whether a model can be compiled, without compiling it: every operator that cannot be, its layer, its line"
+        " in the model's code, and whether freezing is enough. Exit code 1 if something stands in the way.",
+        "example:\n  gfcompile check resnet18.pt --layers 4",
+    )
+    _model(parser)
+    _plan(parser)
+    _training(parser)
+    _screen(parser.add_argument_group("output"))
     return parser
 
 
@@ -107,6 +130,24 @@ def verify_parser() -> Parser:
     return parser
 
 
+def export_parser() -> Parser:
+    parser = Parser(
+        "export",
+        "Write the model of an artifact with its trained weights: as ONNX, as safetensors, or both.",
+        "examples:\n  gfcompile export resnet18_step --checkpoint trained.ckpt --onnx resnet18.onnx\n"
+        "  gfcompile export resnet18_step --checkpoint trained.ckpt --state-dict resnet18.safetensors",
+    )
+    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="a folder that gfcompile wrote")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", type=Path, help="what save_checkpoint wrote; default: the weights as compiled"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--onnx", metavar="FILE", type=Path, help="write the model here, for the compiled batch")
+    output.add_argument("--state-dict", metavar="FILE", type=Path, help="write the weights here, by the model's names")
+    _screen(output)
+    return parser
+
+
 def passes_parser() -> Parser:
     parser = Parser("passes", "List the passes of the training program in order.")
     _json(parser)
@@ -134,7 +175,7 @@ def diff_parser() -> Parser:
 def _model(parser: argparse.ArgumentParser, about: str = "a .pt2, .pt or .pth file, or package.module:factory") -> None:
     group = parser.add_argument_group("model")
     group.add_argument("model", metavar="MODEL", help=about)
-    group.add_argument("--input", metavar="NxCxHxW", help="shape of a batch; default: the file's, else a printed guess")
+    group.add_argument("--input", metavar="NxCxHxW", help="shape of a batch, several inputs joined by commas; default: the file's, else a printed guess")
     group.add_argument("--batch", metavar="N", type=_whole, help="batch size, in place of the shape's first number")
     group.add_argument("--weights", metavar="FILE", help="a .safetensors file to load into the model")
     group.add_argument(
@@ -170,9 +211,11 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         help="filter as published, without the patch calculus: the same gradients from more memory, to compare with",
     )  # fmt: skip
     group.add_argument(
-        "--batchnorm", metavar="eval|train", default="eval",
-        help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated",
+        "--batchnorm", metavar="[NAME=]MODE", type=_batchnorm, action="append", default=[],
+        help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated;"
+        " frozen: eval, and the affine parameters stay too; for all or for those that NAME matches; may be repeated",
     )  # fmt: skip
+    group.add_argument("--dropout", action="store_true", help="train with the model's dropouts on; they are off otherwise")
     group.add_argument(
         "--compat", metavar="reference", help="the published code's formulas, which omit 1/stride^2 in strided layers"
     )
@@ -180,14 +223,39 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse or module:callable; default: cross_entropy")
-    group.add_argument("--optimizer", metavar="NAME", default="sgd", help="sgd is the only one in this version")
     group.add_argument(
-        "--lr", metavar="RATE", type=_number("--lr"), default=0.01,
-        help="learning rate to start with, default 0.01; can be set at run time",
+        "--loss", metavar="NAME[:KEY=VALUE,...]",
+        help="cross_entropy (default), bce_with_logits, mse, l1, smooth_l1, huber or module:callable, with settings as"
+        " in cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/0.5 or weight=FILE.npy",
     )  # fmt: skip
-    for option, about in (("--momentum", "SGD momentum"), ("--weight-decay", "decay added to a weight's gradient")):
-        group.add_argument(option, metavar="X", type=_number(option), default=0.0, help=f"{about}; default: 0")
+    group.add_argument("--optimizer", metavar="NAME", default="sgd", help="sgd (default), adam, adamw or rmsprop")
+    group.add_argument(
+        "--lr", metavar="RATE", type=_number("--lr"),
+        help="learning rate to start with, default 0.01, of adam and adamw 0.001; can be set at run time",
+    )  # fmt: skip
+    for option, about in (
+        ("--momentum", "momentum of sgd or rmsprop"),
+        ("--weight-decay", "decay added to a weight's gradient; adamw: of the weight itself, default 0.01"),
+        ("--dampening", "part of the gradient that sgd's momentum leaves out"),
+        ("--alpha", "rmsprop's smoothing; default: 0.99"),
+        ("--eps", "what adam, adamw and rmsprop add to the denominator; default: 1e-8"),
+        ("--clip-norm", "scale all gradients down together to at most this norm"),
+        ("--clip-value", "clip each gradient value to at most this size, after --clip-norm"),
+    ):
+        group.add_argument(option, metavar="X", type=_number(option), help=about)
+    group.add_argument("--betas", metavar="B1,B2", type=_betas, help="adam and adamw; default: 0.9,0.999")
+    for option, about in (
+        ("--nesterov", "sgd: Nesterov momentum"),
+        ("--amsgrad", "adam, adamw: divide by the largest squares so far"),
+        ("--centered", "rmsprop: divide by the variance"),
+        ("--maximize", "go up the gradient"),
+    ):
+        group.add_argument(option, action="store_true", default=None, help=about)
+    group.add_argument(
+        "--group", metavar="PATTERN:KEY=VALUE,...", type=_group, action="append", default=[],
+        help="settings of the parameters that PATTERN matches, as in '*.bias:weight_decay=0,lr_factor=0.1';"
+        " may be repeated",
+    )  # fmt: skip
 
 
 def _target(group: argparse._ArgumentGroup) -> None:
@@ -219,6 +287,25 @@ def _patch(text: str) -> tuple[str, int]:
         return name or "*", int(edge)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not a patch edge; write --r 2 or --r NAME=2") from error
+
+
+def _batchnorm(text: str) -> tuple[str, str]:
+    name, _, mode = text.rpartition("=")
+    return name or "*", mode
+
+
+def _betas(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--betas '{text}': must be two numbers, as in 0.9,0.999") from error
+
+
+def _group(text: str) -> tuple[str, dict[str, Any]]:
+    pattern, settings = split_settings("--group", text)
+    if not (pattern and settings):
+        raise UserError(f"--group '{text}': has no settings; write 'PATTERN:key=value', as in '*.bias:weight_decay=0'")
+    return pattern, settings
 
 
 class _number:  # noqa: N801 - reads as a function in the option list

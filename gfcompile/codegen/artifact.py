@@ -24,12 +24,15 @@ from gfcompile.codegen.link import RUNTIME, link_library
 from gfcompile.codegen.state import StateEntry
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
+from gfcompile.frontend.losses import main_output
+from gfcompile.frontend.trace import output_keys
 from gfcompile.layouts import WeightLayout
 from gfcompile.report import write_report
-from gfcompile.step import Role
+from gfcompile.step import DOORS, Role
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
+MODEL = "model.onnx"  # without its weights: `gfcompile export` fills them in
 WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
 ID_PLACE = "0" * 64
 GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit
@@ -65,11 +68,13 @@ def build(
     analysis: Analysis,
     out: Path,
     progress: Callable[[str], None],
-    dumps: Mapping[str, str],
+    dumps: Mapping[str, bytes],
     debug: bool = False,
+    model: bytes | None = None,
 ) -> Path:
     """Everything is written beside `out` and moved there at the end: a failure leaves nothing behind.
 
+    `model` is what `export` will fill with trained weights; a skeleton that came with the model itself goes first.
     A `debug` library watches its memory and takes more of it; the report stays that of the step without.
     """
     check_destination(out)
@@ -83,12 +88,17 @@ def build(
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder)
-        for name, text in dumps.items():
+        for name, content in dumps.items():
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_bytes(content)
+        files = [LIBRARY, WEIGHTS, CONSTANTS]
+        skeleton = analysis.job.skeleton or model
+        if skeleton is not None:
+            (folder / MODEL).write_bytes(skeleton)
+            files.append(MODEL)
         manifest = _manifest(analysis, out.name, sources.build_id, debug)
-        manifest["files"] = {name: _sha256(folder / name) for name in (LIBRARY, WEIGHTS, CONSTANTS)}
+        manifest["files"] = {name: _sha256(folder / name) for name in files}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         write_report(analysis, folder)
         _replace(folder, out, Path(scratch))
@@ -138,30 +148,37 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
     inputs = [
         {"name": value.name, "role": str(value.role), **_shape(node)}
         for value, node in doors.items()
-        if value.role in (Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT)
+        if value.role in DOORS
     ]
+    predict = analysis.steps["predict"]
+    keys = output_keys(analysis.output)
     outputs = [
-        {"name": value.name, **_shape(node)}
-        for value, node in zip(analysis.steps["predict"].outputs, analysis.steps["predict"].results(), strict=True)
+        {"name": value.name, "key": keys[index] if keys else None, **_shape(node)}
+        for index, (value, node) in enumerate(zip(predict.outputs, predict.results(), strict=True))
     ]
     return {
         "format": FORMAT,
         "name": name,
         "build_id": build_id,
         "library": LIBRARY,
-        "batch": int(job.example.shape[0]),
+        "batch": int(job.example[0].shape[0]),
         "lr": job.lr,
         "loss": {
             "name": job.loss.name,
             "per_sample": job.loss.per_sample,
-            "classes": analysis.output_shape[1] if job.loss.name == "cross_entropy" else None,
+            "settings": dict(job.loss.settings),
+            "classes": main_output(analysis.output).shape[1] if job.loss.name == "cross_entropy" else None,
         },
-        "optimizer": {"name": "sgd", "momentum": job.optimizer.momentum, "weight_decay": job.optimizer.weight_decay},
+        "optimizer": {
+            **job.optimizer.as_mapping(),
+            "state_bytes": sum(entry.bytes for entry in analysis.state.of_role(Role.OPTIMIZER)),
+        },
         "inputs": inputs,
         "outputs": outputs,
         "state": [_state_entry(entry) for entry in analysis.state.entries],
         "gradients": gradients,
         "state_dict": list(analysis.original),
+        "shared": analysis.shared,
         "plan": {
             "trained": [{"layer": layer.name, "role": layer.role, "r": layer.r} for layer in plan.trained],
             "exact": plan.exact,
@@ -170,6 +187,8 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
         "filtered_layers": analysis.filtered_layers,
         "refusals": [[refusal.layer, refusal.reason] for refusal in analysis.refusals],
         "batchnorm": plan.batchnorm,
+        "norms": dict(plan.norms),
+        "dropout": plan.dropout,
         "target": analysis.scheduler.target.name,
         "debug": debug,
         "versions": {
@@ -187,16 +206,13 @@ def _shape(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _state_entry(entry: StateEntry) -> dict[str, Any]:
-    described: dict[str, Any] = {
+    return {
         "name": entry.name,
         "role": str(entry.role),
         "shape": list(entry.shape),
         "dtype": entry.dtype,
         "layout": _layout(entry.layout),
     }
-    if entry.role is Role.MOMENTUM:
-        described["of"] = entry.name
-    return described
 
 
 def _layout(layout: WeightLayout | None) -> dict[str, list[int]] | None:

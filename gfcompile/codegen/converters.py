@@ -8,8 +8,9 @@ from typing import Any
 from torch import fx
 from tvm import relax, te, tirx
 
+from gfcompile.axis_maps import taps
 from gfcompile.codegen import kernels
-from gfcompile.codegen.kernels.update import sgd_update, sgd_update_plain
+from gfcompile.codegen.kernels import update
 from gfcompile.layouts import block_size
 from gfcompile.passes.base import shape_of
 
@@ -30,10 +31,21 @@ def _emit(importer: Importer, kernel: Callable[..., Any], *args: Any, name: str 
     return importer.block_builder.emit_te(kernel, *args, primfunc_name_hint=name or kernel.__name__)
 
 
-def _emit_in_place(importer: Importer, kernel: Callable[..., Any], *args: Any) -> relax.Var:
+def _in_place(kernel: Callable[..., Any]) -> Converter:
     """Opaque to fusion: the driver lets these kernels write over their inputs, so nothing may be fused into them."""
     attributes = {"op_pattern": OPAQUE}
-    return importer.block_builder.emit_te(kernel, *args, primfunc_name_hint=kernel.__name__, primfunc_attrs=attributes)
+
+    def convert(node: fx.Node, to: Importer) -> relax.Var:
+        operands, named = fx.map_arg(node.args, to.env.__getitem__), node.kwargs
+        hint = kernel.__name__
+        return to.block_builder.emit_te(kernel, *operands, primfunc_name_hint=hint, primfunc_attrs=attributes, **named)
+
+    return convert
+
+
+def _plain(kernel: Callable[..., Any]) -> Converter:
+    """A kernel that takes what its operator takes."""
+    return lambda node, to: _emit(to, kernel, *fx.map_arg(node.args, to.env.__getitem__))
 
 
 def _conv2d(node: fx.Node, to: Importer) -> relax.Var:
@@ -133,6 +145,11 @@ def _max_pool2d(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.max_pool2d_with_indices, to.env[x], *geometry, size, dtype)
 
 
+def _pool_positions(node: fx.Node, to: Importer) -> relax.Var:
+    taps_of, width, *geometry = node.args
+    return _emit(to, kernels.pool_positions, to.env[taps_of], width, *(_pair(values) for values in geometry))
+
+
 def _max_pool2d_values(node: fx.Node, to: Importer) -> relax.Var:
     x, kernel, stride, padding, dilation, _ = node.args
     geometry = (_pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
@@ -166,14 +183,32 @@ def _adaptive_avg_pool2d_backward(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.adaptive_avg_pool2d_backward, to.env[node.args[0]], _pair(node.args[1]))
 
 
-def _sgd_update(node: fx.Node, to: Importer) -> relax.Var:
-    w, v, g, lr, momentum, decay = node.args
-    return _emit_in_place(to, sgd_update, to.env[w], to.env[v], to.env[g], to.env[lr], momentum, decay)
+def _axis_map(node: fx.Node, to: Importer) -> relax.Var:
+    x, axis, size, kind, settings, transposed = node.args
+    length = shape_of(x)[axis]
+    small, large = (size, length) if transposed else (length, size)
+    found = taps(kind, tuple(settings), small, large, transposed)
+    is_copy = found.weight.shape[1] == 1 and bool((found.weight == 1).all())
+    tables = (relax.const(found.index), relax.const(found.weight))
+    return _emit(to, kernels.axis_map, to.env[x], *tables, axis, is_copy)
 
 
-def _sgd_update_plain(node: fx.Node, to: Importer) -> relax.Var:
-    w, g, lr, decay = node.args
-    return _emit_in_place(to, sgd_update_plain, to.env[w], to.env[g], to.env[lr], decay)
+def _uniform(node: fx.Node, to: Importer) -> relax.Var:
+    seed, stream, shape = node.args
+    return _emit(to, kernels.uniform, to.env[seed], stream, tuple(shape))
+
+
+def _move(node: fx.Node, to: Importer) -> relax.Var:
+    sources, table, shape = node.args
+    return _emit(to, kernels.move, [to.env[source] for source in sources], to.env[table], tuple(shape))
+
+
+def _maximum_over(node: fx.Node, to: Importer) -> relax.Var:
+    x, *rest = node.args
+    axes = list(rest[0]) if rest and rest[0] else None
+    keep = bool(rest[1]) if len(rest) > 1 else False
+    reduce = relax.op.max if "amax" in node.target.__name__ else relax.op.min
+    return to.block_builder.emit(reduce(to.env[x], axes, keep))
 
 
 def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
@@ -191,6 +226,12 @@ def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     if shape_of(index)[axis] != 1:
         return to._scatter_value(node)
     return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
+
+
+def _scatter_add(node: fx.Node, to: Importer) -> relax.Var:
+    base, axis, index, source = node.args
+    operands = (to.env[base], to.env[index], to.env[source])
+    return to.block_builder.emit(relax.op.scatter_elements(*operands, axis=int(axis), reduction="add"))
 
 
 def _gather(node: fx.Node, to: Importer) -> relax.Var:
@@ -222,15 +263,28 @@ CONVERTERS: dict[str, Converter] = {
     "unpack_mask.default": _unpack_mask,
     "scale_by_area.default": _scale_by_area,
     "regrid.default": _regrid,
+    "scatter_add.default": _scatter_add,
+    "amax.default": _maximum_over,
+    "amin.default": _maximum_over,
+    "axis_map.default": _axis_map,
+    "uniform.default": _uniform,
+    "move.default": _move,
     "max_pool2d_nhwc.default": _max_pool2d,
+    "pool_positions_nhwc.default": _pool_positions,
     "max_pool2d_values_nhwc.default": _max_pool2d_values,
     "max_pool2d_backward_nhwc.default": _max_pool2d_backward,
     "avg_pool2d_nhwc.default": _avg_pool2d,
     "avg_pool2d_backward_nhwc.default": _avg_pool2d_backward,
     "adaptive_avg_pool2d_nhwc.default": _adaptive_avg_pool2d,
     "adaptive_avg_pool2d_backward_nhwc.default": _adaptive_avg_pool2d_backward,
-    "sgd_update.default": _sgd_update,
-    "sgd_update_plain.default": _sgd_update_plain,
+    "sgd_update.default": _in_place(update.sgd_update),
+    "sgd_update_plain.default": _in_place(update.sgd_update_plain),
+    "adam_update.default": _in_place(update.adam_update),
+    "rmsprop_update.default": _in_place(update.rmsprop_update),
+    "sgd_gain.default": _plain(update.sgd_gain),
+    "bias_correction.default": _plain(update.bias_correction),
+    "square_sum.default": _plain(update.square_sum),
+    "clip_coefficient.default": _plain(update.clip_coefficient),
     "scatter.value": _scatter_value,
     "gather.default": _gather,
 }

@@ -9,14 +9,13 @@ from gfcompile.codegen.arena import Placement
 from gfcompile.codegen.build import Kernels
 from gfcompile.codegen.program import Call, Program
 from gfcompile.codegen.state import StateTable
-from gfcompile.step import STATE, Role, Value
+from gfcompile.step import DOORS, STATE, Role, Value
 
 SIGNATURES = {
     "train": "const void *const *inputs, const float *lr, float *loss",
     "gradients": "const void *const *inputs, float *loss, void *const *gradients",
     "predict": "const void *const *inputs, void *const *outputs",
 }
-DOOR = {Role.INPUT: 0, Role.TARGET: 1, Role.SAMPLE_WEIGHT: 2}  # positions in `inputs`
 ARRAYS = {Role.GRADIENT: "gradients", Role.OUTPUT: "outputs"}  # the caller's, in the order of the results
 
 
@@ -32,11 +31,13 @@ def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, b
     """The whole of step.c. `guard` is what the placements were planned with: if not 0, the driver checks the guards."""
     symbols: dict[str, int] = {}
     bodies = []
+    doors = _list_doors(programs)
     for planned in programs:
         for call in planned.program.calls:
             symbol = kernels.symbols[planned.program.name][call.kernel]
             symbols[symbol] = len(call.inputs) + len(call.outputs)
-        function = _GuardedFunction(planned, state, kernels, guard) if guard else _Function(planned, state, kernels)
+        context = (planned, state, kernels, doors)
+        function = _GuardedFunction(*context, guard) if guard else _Function(*context)
         bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
     sizes = ", ".join(str(entry.bytes) for entry in state.entries) or "0"
@@ -58,10 +59,18 @@ def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, b
     return "\n".join(head) + "\n\n" + "\n\n".join(bodies) + "\n"
 
 
+def _list_doors(programs: list[Planned]) -> list[Value]:
+    """What stands at each position of `inputs`: the model's inputs first, so that predict reads the same ones."""
+    values = [buffer.value for planned in programs for buffer in planned.program.buffers]
+    found = dict.fromkeys(value for value in values if value is not None and value.role in DOORS)
+    return sorted(found, key=lambda value: DOORS.index(value.role))
+
+
 class _Function:
     """One gf_program_* function."""
 
-    def __init__(self, planned: Planned, state: StateTable, kernels: Kernels) -> None:
+    def __init__(self, planned: Planned, state: StateTable, kernels: Kernels, doors: list[Value]) -> None:
+        self.doors = doors
         self.program, self.placement = planned.program, planned.placement
         self.state, self.symbols = state, kernels.symbols[planned.program.name]
 
@@ -109,8 +118,8 @@ class _Function:
         return self._input(buffer.value)  # type: ignore[arg-type]
 
     def _input(self, value: Value) -> str:
-        if value.role in DOOR:
-            return f"inputs[{DOOR[value.role]}]"
+        if value in self.doors:
+            return f"inputs[{self.doors.index(value)}]"
         return "lr" if value.role is Role.LR else f"state[{self.state.index(self.program.name, value)}]"
 
     def _deliveries(self) -> list[str]:
@@ -136,8 +145,8 @@ class _Function:
 class _GuardedFunction(_Function):
     """The debug build's: paints the guards of what a call brings to life, and looks at all of them behind it."""
 
-    def __init__(self, planned: Planned, state: StateTable, kernels: Kernels, guard: int) -> None:
-        super().__init__(planned, state, kernels)
+    def __init__(self, planned: Planned, state: StateTable, kernels: Kernels, doors: list[Value], guard: int) -> None:
+        super().__init__(planned, state, kernels, doors)
         self.guard = guard
 
     def _call(self, index: int, call: Call) -> list[str]:

@@ -13,10 +13,11 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from gfcompile.codegen.converters import CONVERTERS
+from gfcompile.codegen.support import Unsupported, describe
 from gfcompile.errors import UserError
+from gfcompile.frontend.foreign import one_line
 from gfcompile.passes.base import shape_of
 from gfcompile.passes.crossing import is_view_of_input
-from gfcompile.passes.select import layer_of
 from gfcompile.step import Role, Step
 
 ENTRY = "main"
@@ -32,12 +33,15 @@ FUSION = (
 
 def lower(step: Step) -> tvm.IRModule:
     """The step's graph as a Relax module: `main` takes the signature's inputs and returns a tuple of its outputs."""
-    _check_operators(step)
-    return tvm.transform.Sequential([make() for make in FUSION])(translate(step))
+    module, unsupported = translate(step)
+    if unsupported:
+        listing = " | ".join(map(str, unsupported))
+        raise UserError(f"model: no translation for {listing}; `gfcompile check` lists this without compiling")
+    return tvm.transform.Sequential([make() for make in FUSION])(module)
 
 
-def translate(step: Step) -> tvm.IRModule:
-    """The graph in Relax operators and gf kernels, before fusion.
+def translate(step: Step) -> tuple[tvm.IRModule, list[Unsupported]]:
+    """The graph in Relax operators and gf kernels, before fusion, and what could not be translated.
 
     Forward and backward are two dataflow blocks: fusion stays within each, so what the graph computes in the forward
     pass to let a tensor die is not pulled back behind the loss.
@@ -48,20 +52,35 @@ def translate(step: Step) -> tvm.IRModule:
     builder = importer.block_builder = relax.BlockBuilder()
     *body, output = step.body.graph.nodes
     forward, backward = _halves(step, body)
+    failures: dict[fx.Node, str | None] = {}
     with builder.function(ENTRY, params=list(parameters.values())):
         for node in step.placeholders():
             importer.env[node] = parameters[node.name]
         for part, rest in ((forward, backward), (backward, [])):
             with builder.dataflow():
                 for node in part:
-                    _convert(importer, node)
+                    try:
+                        _convert(importer, node)
+                    except Exception as error:  # noqa: BLE001 - a converter may raise anything; all are reported below
+                        failures[node] = None if isinstance(error, KeyError) else one_line(error)
+                        importer.env[node] = _stand_in(builder, node)
                 needed = {arg for node in [*rest, output] for arg in node.all_input_nodes}
                 for node in part:
                     if node in needed:
                         importer.env[node] = builder.emit_output(importer.env[node])
         results = [importer.env[node] for node in step.results()]
         builder.emit_func_output(builder.emit(relax.Tuple(results)))
-    return builder.get()
+    return builder.get(), describe(step, list(failures.items()))
+
+
+def _stand_in(builder: relax.BlockBuilder, node: fx.Node) -> Any:
+    """Something of the right shapes, so that the rest can be looked at too."""
+    values = node.meta["val"]
+    zeros = [
+        builder.emit(relax.op.zeros(tuple(map(int, value.shape)), str(value.dtype).removeprefix("torch.")))
+        for value in (values if isinstance(values, (tuple, list)) else [values])
+    ]
+    return relax.Tuple(zeros) if isinstance(values, (tuple, list)) else zeros[0]
 
 
 def _convert(importer: ExportedProgramImporter, node: fx.Node) -> None:
@@ -86,35 +105,3 @@ def _halves(step: Step, body: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Nod
 def _parameter(node: fx.Node) -> relax.Var:
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     return relax.Var(node.name, relax.TensorType(shape_of(node), dtype))
-
-
-def _check_operators(step: Step) -> None:
-    """Name every operator without a translation at once, with the layers around it."""
-    known = ExportedProgramImporter().create_convert_map().keys() | CONVERTERS.keys()
-    missing: dict[str, list[str]] = {}
-    for node in step.body.graph.nodes:
-        if node.op == "call_function" and node.target.__name__ not in known:
-            missing.setdefault(node.target.__name__, []).append(_nearest_layer(step, node))
-    if missing:
-        listing = ", ".join(
-            f"{name} (near {', '.join(sorted(set(where))[:3])})" for name, where in sorted(missing.items())
-        )
-        raise UserError(
-            f"model: no lowering for {listing}; train fewer layers, or replace these operations in the model"
-        )
-
-
-def _nearest_layer(step: Step, node: fx.Node) -> str:
-    """The layer whose weight is read soonest above the node."""
-    seen: set[Any] = set()
-    queue = [node]
-    while queue:
-        current = queue.pop(0)
-        for arg in current.all_input_nodes:
-            layer = layer_of(step, arg) if arg.op == "placeholder" else None
-            if layer:
-                return layer
-            if arg not in seen:
-                seen.add(arg)
-                queue.append(arg)
-    return "the input"

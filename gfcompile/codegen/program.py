@@ -17,7 +17,7 @@ from gfcompile.errors import ContractError
 from gfcompile.step import STATE, Role, Step, Value
 
 ALIGNMENT = 64  # bytes: of every slot of the arena
-IN_PLACE = {"sgd_update": (0, 1), "sgd_update_plain": (0,)}  # kernel -> inputs that its outputs overwrite, in order
+IN_PLACE = ("sgd_update", "sgd_update_plain", "adam_update", "rmsprop_update")  # outputs overwrite the first inputs
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,6 @@ class _Reader:
 def in_place_inputs(call: Call, buffers: Sequence[Buffer]) -> tuple[int, ...]:
     """Positions of the inputs that the call's outputs overwrite: state tensors of an update kernel."""
     base = call.kernel.rstrip("0123456789")
-    positions = IN_PLACE.get(base, ())
+    positions = tuple(range(len(call.outputs))) if base in IN_PLACE else ()
     values = [buffers[call.inputs[position]].value for position in positions]
     return positions if all(value is not None and value.role in STATE for value in values) else ()

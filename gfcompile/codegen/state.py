@@ -1,4 +1,4 @@
-"""The tensors that live as long as the step: trained parameters, momentum, updated buffers, and folded constants."""
+"""The tensors that live as long as the step: trained parameters, optimizer state, updated buffers, constants."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class StateTable:
 
     def add(self, program: str, step: Step) -> None:
         """Number the state that the program reads."""
-        for value in step.inputs:
+        for node, value in zip(step.placeholders(), step.inputs, strict=True):
             if value.role in STATE and not step.is_frozen(value):
-                self._indices[program, value] = self._state(value, step)
+                self._indices[program, value] = self._state(value, node.meta["val"], step)
             elif value.role in STATE or value.role is Role.CONSTANT:
                 self._indices[program, value] = self._constant(step.tensors[value.name])
 
@@ -52,12 +52,12 @@ class StateTable:
     def of_role(self, *roles: Role) -> list[StateEntry]:
         return [entry for entry in self.entries if entry.role in roles]
 
-    def _state(self, value: Value, step: Step) -> int:
+    def _state(self, value: Value, tensor: Tensor, step: Step) -> int:
         if value not in self._by_value:
-            tensor = step.tensors[value.name]
-            layout = step.layouts.get(value.name)
+            layout = step.layouts.get(value.parameter)
+            shape = tuple(tensor.shape) if layout is None else layout.logical_shape
             self._by_value[value] = len(self.entries)
-            self.entries.append(StateEntry(value.role, value.name, tuple(tensor.shape), _numpy_name(tensor), layout))
+            self.entries.append(StateEntry(value.role, value.name, shape, _numpy_name(tensor), layout))
         return self._by_value[value]
 
     def _constant(self, tensor: Tensor) -> int:

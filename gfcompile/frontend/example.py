@@ -12,9 +12,17 @@ from gfcompile.frontend.load import LoadedModel
 GUESSED_BATCH, GUESSED_SIZE = 8, 224
 
 
-def example_input(loaded: LoadedModel, shape: str | tuple[int, ...] | None, batch: int | None) -> tuple[Tensor, str]:
-    """A float32 batch with fixed random values, and the sentence that says where its shape comes from."""
+def example_input(
+    loaded: LoadedModel, shape: str | tuple[int, ...] | None, batch: int | None
+) -> tuple[tuple[Tensor, ...], str]:
+    """Float32 batches with fixed random values, one an input, and the sentence that says where their shape comes from.
+
+    `shape` may name several inputs, as in 8x3x224x224,8x10.
+    """
     conv = _first_conv(loaded.module)
+    if isinstance(shape, str) and "," in shape:
+        several = [_parse_shape(part) for part in shape.split(",")]
+        return _draw(several if batch is None else [(batch, *sizes[1:]) for sizes in several], "from --input")
     if shape is not None:
         sizes, source = _parse_shape(shape), "from --input"
         if conv is not None:
@@ -35,8 +43,13 @@ def example_input(loaded: LoadedModel, shape: str | tuple[int, ...] | None, batc
         if batch < 1:
             raise UserError(f"--batch: '{batch}' is not a batch size; use 1 or more")
         sizes, source = (batch, *sizes[1:]), f"batch from --batch, the rest {source}"
-    values = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
-    return values, f"input {_by_x(sizes)}: {source}"
+    return _draw([sizes], source)
+
+
+def _draw(shapes: list[tuple[int, ...]], source: str) -> tuple[tuple[Tensor, ...], str]:
+    generator = torch.Generator().manual_seed(0)
+    values = tuple(torch.randn(sizes, generator=generator) for sizes in shapes)
+    return values, f"input {' and '.join(map(_by_x, shapes))}: {source}"
 
 
 def _parse_shape(shape: str | tuple[int, ...]) -> tuple[int, ...]:

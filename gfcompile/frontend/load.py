@@ -1,4 +1,4 @@
-"""Read a model: `.pt2`, `.pt`/`.pth`, `package.module:factory`, or an nn.Module at hand."""
+"""Read a model: `.pt2`, `.onnx`, `.pt`/`.pth`, `package.module:factory`, or an nn.Module at hand."""
 
 import importlib
 import importlib.util
@@ -21,6 +21,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.pt2 import load_archive
 from gfcompile.frontend.unpickle import unpickle_module
+from gfcompile.onnx_in.load import load_onnx
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class LoadedModel:
     name: str  # a Python identifier: the artifact's name begins with it
     example_shape: tuple[int, ...] | None = None
     fixed_mode: bool = False  # .pt2: train or eval behaviour was decided at export
+    onnx_skeleton: bytes | None = None  # .onnx: the file's graph without its weights, for `onnx_in.write_back.fill`
 
 
 def load_model(
@@ -40,25 +42,28 @@ def load_model(
     """Load `spec`, then the safetensors file `weights` into it; `imports` are Python files that define its classes."""
     user_files = [_import_file(path) for path in imports]
     suffix = Path(spec).suffix.lower()
-    if suffix == ".onnx":
-        raise UserError(
-            f"{spec}: '.onnx' files come in a later version; export the model as .pt2 with torch.export.save"
-        )
     if suffix == ".safetensors":
         raise UserError(f"{spec}: '.safetensors' holds weights only; use package.module:factory --weights {spec}")
-    if suffix in (".pt", ".pth", ".pt2"):
+    if suffix in (".pt", ".pth", ".pt2", ".onnx"):
         if not Path(spec).is_file():
             raise UserError(f"{spec}: no such file; check the path")
         name = _identifier(Path(spec).stem)
         if suffix == ".pt2":
             module, example_shape = load_archive(spec, trust)
             loaded = LoadedModel(module, origin=spec, name=name, example_shape=example_shape, fixed_mode=True)
+        elif suffix == ".onnx":
+            onnx = load_onnx(spec)
+            loaded = LoadedModel(
+                onnx.module, origin=spec, name=name, example_shape=onnx.example_shape, onnx_skeleton=onnx.skeleton
+            )
         else:
             loaded = LoadedModel(unpickle_module(spec, trust, user_files), origin=spec, name=name)
     elif ":" in spec:
         loaded = _call_factory(spec)
     else:
-        raise UserError(f"model: '{spec}' is not a model; give a .pt2, .pt or .pth file, or package.module:factory")
+        raise UserError(
+            f"model: '{spec}' is not a model; give a .pt2, .onnx, .pt or .pth file, or package.module:factory"
+        )
     _check_initialized(loaded)
     if weights is not None:
         _load_weights(loaded.module, weights, spec)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from gfcompile.geometry import ConvGeometry
 from gfcompile.plan import Layer
+from gfcompile.weights import find_weights, module_of, parameters_of
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
@@ -17,59 +19,86 @@ LINEAR = {aten.addmm.default, aten.mm.default, aten.linear.default, aten.bmm.def
 RESAMPLERS = ("upsample", "interpolate", "index")
 
 
-def survey(program: ExportedProgram, parameter_names: list[str]) -> list[Layer]:
-    """Layers of a decomposed forward program; `parameter_names` are the model's, in its own order."""
-    owner = _placeholder_parameters(program)
+def shared_names(module: nn.Module) -> dict[str, str]:
+    """Further names of tensors that the model uses under several, each with the one that the traced graph uses."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    last = {tensor: name for name, tensor in named}
+    return {name: last[tensor] for name, tensor in named if last[tensor] != name}
+
+
+def survey(program: ExportedProgram, module: nn.Module, read_output: int | None = None) -> list[Layer]:
+    """Layers of the module's decomposed forward program; `read_output` says which of its outputs the loss reads."""
+    reader = _Reader(program)
+    used = _used_nodes(program, read_output)
+    shared = shared_names(module)
     by_module: dict[str, list[str]] = {}
-    for name in parameter_names:
-        by_module.setdefault(name.rpartition(".")[0], []).append(name)
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        by_module.setdefault(module_of(name), []).append(shared.get(name, name))
+    ranks = {name: parameter.dim() for name, parameter in module.named_parameters(remove_duplicate=False)}
     shortcuts = _shortcut_convs(program.graph)
-    layers: list[Layer] = []
-    seen: set[str] = set()
+    layers: dict[str, Layer] = {}
     for node in program.graph.nodes:
-        if node.op != "call_function":
-            continue
-        for parameter in _parameters_read(node, owner):
-            module = parameter.rpartition(".")[0]
-            if module in seen:
+        for parameter in reader.parameters_read(node):
+            name = module_of(parameter)
+            if name in layers and (node not in used or not layers[name].idle):
                 continue
-            seen.add(module)
-            parameters = tuple(by_module[module])
+            idle = node not in used
+            parameters = tuple(by_module[name])
             if node.target is CONVOLUTION:
-                geometry, unfilterable = convolution_geometry(node)
-                layers.append(Layer(module, "conv", parameters, geometry, node in shortcuts, unfilterable))
+                geometry, unfilterable = convolution_geometry(node, ranks[parameter])
+                layers[name] = Layer(name, "conv", parameters, geometry, node in shortcuts, unfilterable, idle)
             else:
-                layers.append(Layer(module, "linear" if node.target in LINEAR else "other", parameters))
-    return layers
+                kind = "linear" if node.target in LINEAR else "other"
+                layers[name] = Layer(name, kind, parameters, idle=idle)
+    return list(layers.values())
 
 
-def convolution_geometry(node: fx.Node) -> tuple[ConvGeometry | None, str | None]:
-    """Geometry of an aten.convolution node, or why it cannot be filtered."""
+def convolution_geometry(node: fx.Node, rank: int) -> tuple[ConvGeometry | None, str | None]:
+    """Geometry of an aten.convolution node whose weight has `rank` axes in the model, or why it cannot be filtered."""
     x, w, _, stride, padding, dilation, transposed, _, groups = node.args
     value: Any = x.meta["val"]
     weight: Any = w.meta["val"]
-    if value.dim() != 4:
-        return None, f"it is a {value.dim() - 2}-D convolution; gradient filtering is defined for 2-D"
+    if rank in (3, 5) or value.dim() != 4:
+        axes = rank - 2 if rank in (3, 5) else value.dim() - 2
+        return None, f"it is a {axes}-D convolution; gradient filtering is defined for 2-D"
     if transposed:
         return None, "it is a transposed convolution; gradient filtering is defined for ordinary ones"
     return ConvGeometry.of(value, weight, node.meta["val"], stride, padding, dilation, groups), None
 
 
-def _placeholder_parameters(program: ExportedProgram) -> dict[str, str]:
-    return dict(program.graph_signature.inputs_to_parameters)
+def _used_nodes(program: ExportedProgram, read_output: int | None) -> set[fx.Node]:
+    """What the output in question depends on, or any output if none is."""
+    specs = program.graph_signature.output_specs
+    results = program.graph.output_node().args[0]
+    outputs = [node for spec, node in zip(specs, results, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+    queue = [node for node in (outputs if read_output is None else [outputs[read_output]]) if isinstance(node, fx.Node)]
+    used = set(queue)
+    while queue:
+        for arg in queue.pop().all_input_nodes:
+            if arg not in used:
+                used.add(arg)
+                queue.append(arg)
+    return used
 
 
-def _parameters_read(node: fx.Node, owner: dict[str, str]) -> list[str]:
-    """Parameters that the node reads, directly or through shape changes of the parameter alone."""
-    if node.target in (aten.permute.default, aten.view.default, aten.t.default):
-        return []
-    found = []
-    for arg in node.all_input_nodes:
-        while arg.op == "call_function" and arg.target in (aten.permute.default, aten.view.default, aten.t.default):
-            arg = arg.all_input_nodes[0]
-        if arg.op == "placeholder" and arg.name in owner:
-            found.append(owner[arg.name])
-    return found
+class _Reader:
+    """Knows which parameters a node reads, directly or as weights computed from them."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        signature = program.graph_signature
+        self.owner = dict(signature.inputs_to_parameters)
+        inputs = set(signature.user_inputs)
+        constants = [node for node in program.graph.nodes if node.op == "placeholder" and node.name not in inputs]
+        self.weights = find_weights(program.graph, constants)
+
+    def parameters_read(self, node: fx.Node) -> list[str]:
+        if node.op != "call_function" or node in self.weights:
+            return []
+        found: list[str] = []
+        for arg in node.all_input_nodes:
+            if arg in self.weights or arg.name in self.owner:
+                found += parameters_of(arg, lambda placeholder: self.owner.get(placeholder.name))
+        return found
 
 
 def _shortcut_convs(graph: fx.Graph) -> set[fx.Node]:

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.export.experimental
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.export.exported_program import _decompose_exported_program
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gfcompile.errors import UserError
+from gfcompile.frontend.decompositions import decompositions
+from gfcompile.frontend.dialect import speak_dialect
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
 from gfcompile.step import Role, Step, Value
 
-INPUT_NAMES = (Value(Role.INPUT, "x"), Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight"))
+TARGET, SAMPLE_WEIGHT = Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight")
+SEED = Value(Role.SEED, "seed")
 _PREFIX = "model."
+_NORMS = (nn.modules.batchnorm._NormBase,)
+
+Inputs = tuple[Tensor, ...]
+
+
+def input_values(inputs: Inputs) -> list[Value]:
+    """What the model's inputs are called: `x`, or `x0`, `x1`, ... where there are several."""
+    names = ["x"] if len(inputs) == 1 else [f"x{index}" for index in range(len(inputs))]
+    return [Value(Role.INPUT, name) for name in names]
 
 
 class _WithLoss(nn.Module):
-    """loss(model(x), target), with the model's output beside it."""
+    """loss(model(*inputs), target). The seed is here for the random numbers that `speak_dialect` writes."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
 
-    def forward(self, x: Tensor, target: Tensor, sample_weight: Tensor) -> tuple[Tensor]:
-        return (self.loss.apply(self.model(x), target, sample_weight),)
+    def forward(self, inputs: Inputs, target: Tensor, sample_weight: Tensor, seed: Tensor) -> tuple[Tensor]:
+        return (self.loss.apply(self.model(*inputs), target, sample_weight),)
 
 
 def working_copy(module: nn.Module) -> nn.Module:
@@ -45,64 +57,98 @@ def working_copy(module: nn.Module) -> nn.Module:
     return duplicate.eval() if not isinstance(duplicate, torch.fx.GraphModule) else duplicate
 
 
-def run_once(module: nn.Module, x: Tensor) -> Any:
+def run_once(module: nn.Module, inputs: Inputs) -> Any:
     """The model's output, or its own complaint as the user's error."""
-    shape = "x".join(str(size) for size in x.shape)
+    shapes = " and ".join("x".join(str(size) for size in x.shape) for x in inputs)
     try:
         with torch.no_grad():
-            return copy.deepcopy(module)(x)
+            return copy.deepcopy(module)(*inputs)
     except Exception as error:  # the user's model may raise anything
         raise UserError(
-            f"model: cannot run on one input of {shape} ({one_line(error)}); "
-            "give a model with one image input, and its shape with --input"
+            f"model: cannot run on an input of {shapes} ({one_line(error)}); give the shape that it takes with --input"
         ) from error
 
 
-def trace_forward(module: nn.Module, x: Tensor) -> ExportedProgram:
+def trace_forward(module: nn.Module, inputs: Inputs) -> ExportedProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
     try:
         with _quiet(), torch.no_grad():
-            program = torch.export.export(module, (x,), strict=False)
-            return program.run_decompositions()
+            program = torch.export.export(module, inputs, strict=False)
+            speak_dialect(program.graph_module)
+            return program.run_decompositions(decompositions())
     except RuntimeError as error:  # what torch.export raises for models it cannot follow
         raise UserError(
             f"model: torch.export cannot trace it ({one_line(error)}); remove Python branches that depend on values"
         ) from error
 
 
-def forward_step(program: ExportedProgram, plan: Plan, updated_buffers: frozenset[str]) -> Step:
+def forward_step(program: ExportedProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
     """The prediction program as a step: outputs only. Buffers that training updates are not constants here either."""
-    inputs = []
-    for spec in program.graph_signature.input_specs:
-        inputs.append(_state_value(spec.kind, spec.target) if spec.target is not None else INPUT_NAMES[0])
+    doors = iter(input_values(inputs))
+    signature = [
+        _state_value(spec.kind, spec.target) if spec.target is not None else next(doors)
+        for spec in program.graph_signature.input_specs
+    ]
     kept: list[fx.Node] = []
     outputs: list[Value] = []
     for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True):
-        if spec.kind is OutputKind.USER_OUTPUT:
+        if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, fx.Node):
             kept.append(node)
             outputs.append(Value(Role.OUTPUT, f"output{len(outputs)}" if outputs else "output"))
     body = program.graph_module
     body.graph.output_node().args = (tuple(kept),)
-    return Step(body, inputs, outputs, plan, dict(_tensors(program)), updated_buffers)
+    _free_views(body)
+    return Step(body, signature, outputs, plan, dict(_tensors(program)), updated_buffers)
 
 
-def trace_training(module: nn.Module, x: Tensor, target: Tensor, loss: Loss, plan: Plan) -> Step:
-    """The joint graph: forward, loss, and the gradients of the trained parameters; buffers that batch norm updates."""
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name in plan.trained_parameters)
-    if plan.batchnorm == "train":
-        for part in module.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                part.train()
-    weights = torch.ones(x.shape[0])
+def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss, plan: Plan) -> Step:
+    """The joint graph: forward, loss, and the gradients of the trained parameters; buffers that the step updates."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    trained = {parameter for name, parameter in named if name in plan.trained_parameters}
+    for _, parameter in named:
+        parameter.requires_grad_(parameter in trained)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train(plan.batchnorm_of(name) == "train")
+        elif plan.dropout and draws_random_numbers(part):
+            part.training = True
+    arguments = (inputs, target, torch.ones(inputs[0].shape[0]), torch.zeros((), dtype=torch.int64))
     with _quiet():
-        program = torch.export.export(_WithLoss(module, loss), (x, target, weights), strict=False)
-        joint = torch.export.experimental._export_forward_backward(program)
-    return _training_step(joint, plan)
+        program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
+        speak_dialect(program.graph_module, _seed_of(program))
+        joint = _decompose_exported_program(
+            program,
+            cia_to_decomp={},
+            python_decomp_table=decompositions(),
+            joint_loss_index=0,
+            decompose_custom_triton_ops=False,
+        )
+    return _training_step(joint, plan, [*input_values(inputs), TARGET, SAMPLE_WEIGHT, SEED])
 
 
-def _training_step(joint: ExportedProgram, plan: Plan) -> Step:
-    user_inputs = iter(INPUT_NAMES)
+def output_keys(output: Any) -> list[str] | None:
+    """The keys of a model's output that is a dictionary of tensors."""
+    if isinstance(output, Mapping) and all(isinstance(part, Tensor) for part in output.values()):
+        return [str(key) for key in output]
+    return None
+
+
+def draws_random_numbers(module: nn.Module) -> bool:
+    """Dropouts of any origin: modules without tensors of their own, or with a rate that says so (`drop_rate`)."""
+    is_leaf = next(module.children(), None) is None and not module._parameters and not module._buffers
+    has_rate = any(
+        name.startswith("drop") and isinstance(rate, float) and rate > 0 for name, rate in vars(module).items()
+    )
+    return not isinstance(module, _NORMS) and (is_leaf or has_rate)
+
+
+def _seed_of(program: ExportedProgram) -> fx.Node:
+    *_, seed = program.graph_signature.user_inputs
+    return next(node for node in program.graph.nodes if node.name == seed)
+
+
+def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> Step:
+    user_inputs = iter(doors)
     inputs = []
     for spec in joint.graph_signature.input_specs:
         if spec.target is None:
@@ -118,9 +164,25 @@ def _training_step(joint: ExportedProgram, plan: Plan) -> Step:
             OutputKind.BUFFER_MUTATION: Role.BUFFER,
         }
         outputs.append(Value(kinds[spec.kind], name))
+    _drop_unused_seed(joint.graph_module, inputs)
+    _free_views(joint.graph_module)
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _tensors(joint)}
     updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
     return Step(joint.graph_module, inputs, outputs, plan, tensors, updated)
+
+
+def _free_views(body: fx.GraphModule) -> None:
+    """A view of strided memory is a reshape: passes may change how that memory is laid out."""
+    for node in body.graph.nodes:
+        if node.target is torch.ops.aten.view.default and not node.args[0].meta["val"].is_contiguous():
+            node.target = torch.ops.aten.reshape.default
+
+
+def _drop_unused_seed(body: fx.GraphModule, inputs: list[Value]) -> None:
+    *_, seed = (node for node in body.graph.nodes if node.op == "placeholder")
+    if not seed.users:
+        body.graph.erase_node(seed)
+        inputs.pop()
 
 
 def _state_value(kind: InputKind, target: str) -> Value:

@@ -6,9 +6,21 @@ operators exist only after the layout pass; their weights are packed as `layouts
 
 import torch
 
-from gfcompile.ops import convolution, filtered, mixing, patches, pooling, statistics, update
+from gfcompile.ops import convolution, filtered, mixing, moves, patches, pooling, random, resample, statistics, update
 
 gf = torch.ops.gf
 """The operators by name. Import them from here: the modules above have registered them by then."""
 
-__all__ = ["convolution", "filtered", "gf", "mixing", "patches", "pooling", "statistics", "update"]
+__all__ = [
+    "convolution",
+    "filtered",
+    "gf",
+    "mixing",
+    "moves",
+    "patches",
+    "pooling",
+    "random",
+    "resample",
+    "statistics",
+    "update",
+]

@@ -42,6 +42,24 @@ def _(
     return x.new_empty(shape), x.new_empty(shape, dtype=_tap_type(kernel))
 
 
+@custom_op("gf::pool_positions_nhwc", mutates_args=())
+def pool_positions_nhwc(
+    taps: Tensor, width: int, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """PyTorch's indices of `max_pool2d_nhwc`'s taps: positions in the plane of the pooled image, `width` pixels wide."""
+    tap = to_nchw(taps).long()
+    rows, cols = _window_starts(tap, stride, padding)
+    row, col = tap // kernel[1] * dilation[0] + rows, tap % kernel[1] * dilation[1] + cols
+    return from_nchw(row * width + col)
+
+
+@pool_positions_nhwc.register_fake
+def _(
+    taps: Tensor, width: int, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    return taps.new_empty(taps.shape, dtype=torch.int64)
+
+
 @custom_op("gf::max_pool2d_values_nhwc", mutates_args=())
 def max_pool2d_values_nhwc(
     x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil_mode: bool

@@ -1,31 +1,37 @@
 """Put the optimizer into the graph, each update as soon as its gradient exists and the old value is read no more.
 
-    return loss, grad(w)   ==>   w', v' = gf.sgd_update(w, v, grad(w), lr) ; return loss, w', v'
+    return loss, grad(w)   ==>   w', v' = gf.sgd_update(w, v, grad(w), lr, ...) ; return loss, w', v'
 
-Exact: torch.optim.SGD's formula. Without momentum there is no v. A gradient that is one value spread over a kernel's
-taps is read as that value.
+Exact: torch.optim's formulas. Only the state that a formula reads is kept; a step count is one tensor for all. A
+gradient that is one value spread over a kernel's taps is read as that value.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.ops import gf
-from gfcompile.optimizers import SGD
+from gfcompile.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from gfcompile.passes.base import Found, Pass, emit, fake_like, shape_of
+from gfcompile.passes.clip_gradients import spread_value
 from gfcompile.step import Role, Step, Value
+
+aten = torch.ops.aten
+LR = Value(Role.LR, "lr")
+STEP_COUNT = Value(Role.OPTIMIZER, "step")
 
 
 @dataclass(frozen=True)
 class AppendOptimizer(Pass):
-    """Every gradient output becomes the updated parameter (and its momentum)."""
+    """Every gradient output becomes the updated parameter, its state behind it."""
 
-    optimizer: SGD
+    optimizer: Optimizer
     name: ClassVar[str] = "append_optimizer"
 
     def find(self, step: Step) -> Found:
@@ -41,37 +47,119 @@ class AppendOptimizer(Pass):
             if n is site and v.role is Role.GRADIENT
         )
         name = step.outputs[index].name
+        settings = self.optimizer.of(name)
+        values = [Value(Role.OPTIMIZER, f"{kind}/{name}") for kind in settings.state_names]
         parameter = step.placeholder(Role.PARAMETER, name)
-        lr = self._input(step, Value(Role.LR, "lr"), ())
+        lr = _input(step, LR, ())
+        state = [_input(step, value, shape_of(parameter)) for value in values]
+        count = _next_count(step) if settings.counts_steps else None
+        gradient = spread_value(site)
+        with graph.inserting_before(_last_reader(site, parameter).next):
+            if settings.maximize:
+                gradient = emit(graph, aten.neg.default, gradient)
+            update = _WRITERS[type(settings)](settings, _Operands(parameter, state, gradient, lr, count))
+            new = [emit(graph, operator.getitem, update, i) for i in range(1 + len(state))] if state else [update]
         results = step.results()
-        gradient = site.args[0] if site.target is torch.ops.aten.expand.default else site
-        with graph.inserting_after(_last_reader(site, parameter)):
-            if self.optimizer.momentum == 0:
-                update = emit(graph, gf.sgd_update_plain.default, parameter, gradient, lr, self.optimizer.weight_decay)
-                results[index] = update
-            else:
-                velocity = self._input(step, Value(Role.MOMENTUM, name), shape_of(parameter))
-                settings = (self.optimizer.momentum, self.optimizer.weight_decay)
-                update = emit(graph, gf.sgd_update.default, parameter, velocity, gradient, lr, *settings)
-                with graph.inserting_after(update):
-                    new_velocity = emit(graph, operator.getitem, update, 1)
-                    new_parameter = emit(graph, operator.getitem, update, 0)
-                results[index] = new_parameter
-                results.append(new_velocity)
-                step.outputs.append(Value(Role.MOMENTUM, name))
-        step.outputs[index] = Value(Role.PARAMETER, name)
-        graph.output_node().args = (tuple(results),)
+        results[index], step.outputs[index] = new[0], Value(Role.PARAMETER, name)
+        step.outputs += values
+        graph.output_node().args = ((*results, *new[1:]),)
 
-    @staticmethod
-    def _input(step: Step, value: Value, shape: tuple[int, ...]) -> fx.Node:
-        if value in step.inputs:
-            return step.placeholder(value.role, value.name)
-        graph = step.body.graph
-        with graph.inserting_after(step.placeholders()[-1]):
-            node = graph.placeholder(f"{value.role}_{value.name.replace('.', '_')}")
-        node.meta["val"] = fake_like(graph, shape, torch.float32)
-        step.inputs.append(value)
-        return node
+
+@dataclass(frozen=True)
+class _Operands:
+    """What an update reads; `count` is there for an optimizer that counts its steps."""
+
+    parameter: fx.Node
+    state: list[fx.Node]
+    gradient: fx.Node
+    lr: fx.Node
+    count: fx.Node | None
+
+    def emit(self, target: Any, *args: Any, **settings: Any) -> fx.Node:
+        return emit(self.parameter.graph, target, *args, **settings)
+
+    def of_count(self, target: Any, setting: float) -> fx.Node:
+        """A scalar made of the step count: one node for all parameters that need the same."""
+        assert self.count is not None
+        for user in self.count.users:
+            if user.target is target and user.args[1] == setting:
+                return user
+        with self.count.graph.inserting_after(self.count):
+            return self.emit(target, self.count, setting)
+
+
+def _write_sgd(settings: SGD, on: _Operands) -> fx.Node:
+    common = {"weight_decay": settings.weight_decay, "lr_factor": settings.lr_factor}
+    if not on.state:
+        return on.emit(gf.sgd_update_plain.default, on.parameter, on.gradient, on.lr, **common)
+    gain = on.of_count(gf.sgd_gain.default, settings.dampening) if settings.dampening else None
+    own = {"momentum": settings.momentum, "nesterov": settings.nesterov}
+    return on.emit(gf.sgd_update.default, on.parameter, *on.state, on.gradient, on.lr, gain, **own, **common)
+
+
+def _write_adam(settings: Adam, on: _Operands) -> fx.Node:
+    corrections = [on.of_count(gf.bias_correction.default, beta) for beta in settings.betas]
+    return on.emit(
+        gf.adam_update.default,
+        on.parameter,
+        on.state,
+        on.gradient,
+        on.lr,
+        *corrections,
+        beta1=settings.betas[0],
+        beta2=settings.betas[1],
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        decoupled=settings.is_decoupled,
+        lr_factor=settings.lr_factor,
+    )
+
+
+def _write_rmsprop(settings: RMSprop, on: _Operands) -> fx.Node:
+    return on.emit(
+        gf.rmsprop_update.default,
+        on.parameter,
+        on.state,
+        on.gradient,
+        on.lr,
+        alpha=settings.alpha,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+        centered=settings.centered,
+        lr_factor=settings.lr_factor,
+    )
+
+
+_WRITERS: dict[type[Optimizer], Callable[[Any, _Operands], fx.Node]] = {
+    SGD: _write_sgd,
+    Adam: _write_adam,
+    AdamW: _write_adam,
+    RMSprop: _write_rmsprop,
+}
+
+
+def _input(step: Step, value: Value, shape: tuple[int, ...]) -> fx.Node:
+    if value in step.inputs:
+        return step.placeholder(value.role, value.name)
+    graph = step.body.graph
+    with graph.inserting_after(step.placeholders()[-1]):
+        node = graph.placeholder(f"{value.role}_{value.name}".replace(".", "_").replace("/", "_"))
+    node.meta["val"] = fake_like(graph, shape, torch.float32)
+    step.inputs.append(value)
+    return node
+
+
+def _next_count(step: Step) -> fx.Node:
+    """How many steps there have been, this one included. Counted behind the loss, so that nothing crosses it."""
+    if STEP_COUNT in step.outputs:
+        return step.results()[step.outputs.index(STEP_COUNT)]
+    graph, before = step.body.graph, _input(step, STEP_COUNT, ())
+    with graph.inserting_after(step.loss()):
+        count = emit(graph, aten.add.Tensor, before, 1.0)
+    graph.output_node().args = ((*step.results(), count),)
+    step.outputs.append(STEP_COUNT)
+    return count
 
 
 def _last_reader(gradient: fx.Node, parameter: fx.Node) -> fx.Node:
@@ -81,6 +169,6 @@ def _last_reader(gradient: fx.Node, parameter: fx.Node) -> fx.Node:
     for node in gradient.graph.nodes:
         if node is gradient or (node.op == "call_function" and readers & set(node.all_input_nodes)):
             last = node
-            if node.target in (torch.ops.aten.permute.default, torch.ops.aten.view.default):
+            if node.target in (aten.permute.default, aten.view.default):
                 readers.add(node)
     return last

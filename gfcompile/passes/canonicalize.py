@@ -1,7 +1,7 @@
 """Write the traced graph in fewer words.
 
     alias(x), clone(x), detach(x)   ==>  x
-    _assert_tensor_metadata(x)      ==>  (nothing)
+    copy(y, x)                      ==>  x, in y's shape and type
     batch norm, running statistics  ==>  x*scale + shift, scale and shift from the statistics
     batch norm, batch statistics    ==>  mean and variance, the same, and the statistics' update
 
@@ -16,16 +16,16 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from gfcompile.passes.base import Found, Pass, emit, shape_of
+from gfcompile.passes.base import Found, Pass, emit, infer, shape_of
 from gfcompile.step import Step
 
 aten = torch.ops.aten
 IDENTITIES = {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
-ASSERTIONS = {aten._assert_tensor_metadata.default}
+COPIES = {aten.copy.default}
 BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 BATCH_NORM_TRAIN = aten._native_batch_norm_legit_functional.default
 
-SITES = IDENTITIES | ASSERTIONS | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
+SITES = IDENTITIES | COPIES | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
 
 
 class Canonicalize(Pass):
@@ -40,9 +40,6 @@ class Canonicalize(Pass):
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         graph = step.body.graph
-        if site.target in ASSERTIONS:
-            graph.erase_node(site)
-            return
         if site.target is BATCH_NORM_EVAL:
             with graph.inserting_before(site):
                 results = _eval_batch_norm(graph, *site.args)
@@ -50,8 +47,16 @@ class Canonicalize(Pass):
             with graph.inserting_before(site):
                 results = _train_batch_norm(graph, *site.args)
         else:
-            site.replace_all_uses_with(site.args[0])
+            if site.target in COPIES:
+                with graph.inserting_before(site):
+                    value = _copied(graph, *site.args[:2])
+            else:
+                value = site.args[0]
+            users = list(site.users)
+            site.replace_all_uses_with(value)
             graph.erase_node(site)
+            for user in users:
+                _reshape_where_no_view(graph, user)
             return
         for user in list(site.users):
             index: int = user.args[1]
@@ -60,6 +65,26 @@ class Canonicalize(Pass):
                     user.replace_all_uses_with(results[index])
                 graph.erase_node(user)
         graph.erase_node(site)
+
+
+def _copied(graph: fx.Graph, target: fx.Node, source: fx.Node) -> fx.Node:
+    """What stands in `target` once `source` was copied into it."""
+    value = target.meta["val"]
+    if shape_of(source) != shape_of(target):
+        source = emit(graph, aten.expand.default, source, list(shape_of(target)))
+    if source.meta["val"].dtype != value.dtype:
+        source = emit(graph, aten._to_copy.default, source, dtype=value.dtype)
+    return source
+
+
+def _reshape_where_no_view(graph: fx.Graph, user: fx.Node) -> None:
+    """Without the copy that stood there, a view may ask for strides that are not."""
+    if user.target is not aten.view.default:
+        return
+    try:
+        infer(graph, aten.view.default, user.args, {})
+    except (RuntimeError, ValueError):
+        user.target = aten.reshape.default
 
 
 def _is_same_type(node: fx.Node) -> bool:

@@ -52,12 +52,13 @@ class Relayout:
         self.fake = fake_mode_of(step.body.graph)
         self.plain: dict[fx.Node, Any] = {}
         self.image: dict[fx.Node, fx.Node] = {}
+        self.taps: dict[fx.Node, fx.Node] = {}  # of max pools: the indices that only their backward pass reads
         self.packed: dict[fx.Node, tuple[fx.Node, WeightLayout]] = {}
 
     def build(self) -> fx.GraphModule:
         weights = _trained_conv_weights(self.step)
         for node, value in zip(self.step.placeholders(), self.step.inputs, strict=True):
-            layout = weights.get(value.name) if value.role in STATE else None
+            layout = weights.get(value.parameter) if value.role in STATE else None
             new = self.graph.placeholder(node.name)
             new.meta["val"] = node.meta["val"]
             if layout is None:
@@ -65,18 +66,20 @@ class Relayout:
             else:
                 new.meta["val"] = fake_like(self.step.body.graph, layout.physical_shape, torch.float32)
                 self.packed[node] = (new, layout)
-                self.step.layouts[value.name] = layout
+                self.step.layouts[value.parameter] = layout
         for node in self.step.body.graph.nodes:
             if node.op == "call_function":
                 self._rewrite(node)
         results = []
         for node, value in zip(self.step.results(), self.step.outputs, strict=True):
-            layout = weights.get(value.name) if value.role in STATE or value.role is Role.GRADIENT else None
+            layout = weights.get(value.parameter) if value.role in STATE or value.role is Role.GRADIENT else None
             results.append(self.as_packed(node, layout) if layout else self.as_plain(node))
         self.graph.output(tuple(results))
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        if target is aten.view.default:  # layouts have changed: what was contiguous in the trace need not be here
+            target = aten.reshape.default
         node = self.graph.call_function(target, args, kwargs)
         values = fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
         with self.fake, torch.no_grad():

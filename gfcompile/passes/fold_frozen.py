@@ -12,8 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx
 
-from gfcompile.passes.base import Found, Pass, fake_like
+from gfcompile.passes.base import Found, Pass, emit, fake_like
 from gfcompile.step import Role, Step, Value
+
+
+aten = torch.ops.aten
+FILLS = {aten.full.default, aten.scalar_tensor.default}  # as good as constants, and smaller
 
 
 class FoldFrozen(Pass):
@@ -24,32 +28,47 @@ class FoldFrozen(Pass):
     def find(self, step: Step) -> Found:
         frozen = frozen_nodes(step)
         for node in step.body.graph.nodes:
-            if node in frozen and node.op == "call_function" and any(user not in frozen for user in node.users):
+            if node.op != "call_function" or node not in frozen or node.target in FILLS:
+                continue
+            if isinstance(node.meta["val"], Tensor) and any(user not in frozen for user in node.users):
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
-        graph = step.body.graph
-        value = _evaluate(step, site, {})
-        name = f"folded.{len(step.tensors)}.{site.name}"
-        with graph.inserting_after(step.placeholders()[-1]):
-            constant = graph.placeholder(name.replace(".", "_"))
-        constant.meta["val"] = fake_like(graph, tuple(value.shape), value.dtype)
-        step.inputs.append(Value(Role.CONSTANT, name))
-        step.tensors[name] = value
+        value = evaluate(step, site)
+        if value.numel() > 1 and bool((value == value.reshape(-1)[0]).all()):
+            graph = step.body.graph
+            with graph.inserting_before(site):
+                fill = value.reshape(-1)[0].item()
+                constant = emit(graph, aten.full.default, list(value.shape), fill, dtype=value.dtype)
+        else:
+            constant = add_constant(step, site.name, value)
         site.replace_all_uses_with(constant)
+
+
+def add_constant(step: Step, name: str, value: Tensor) -> fx.Node:
+    """A new input of the graph that holds the value."""
+    graph = step.body.graph
+    name = f"folded.{len(step.tensors)}.{name}"
+    with graph.inserting_after(step.placeholders()[-1]):
+        constant = graph.placeholder(name.replace(".", "_"))
+    constant.meta["val"] = fake_like(graph, tuple(value.shape), value.dtype)
+    step.inputs.append(Value(Role.CONSTANT, name))
+    step.tensors[name] = value
+    return constant
 
 
 def frozen_nodes(step: Step) -> set[fx.Node]:
     """Nodes that are the same in every step."""
     frozen = {node for node, value in zip(step.placeholders(), step.inputs, strict=True) if step.is_frozen(value)}
     for node in step.body.graph.nodes:
-        if node.op == "call_function" and node.all_input_nodes and all(arg in frozen for arg in node.all_input_nodes):
+        if node.op == "call_function" and all(arg in frozen for arg in node.all_input_nodes):
             frozen.add(node)
     return frozen
 
 
-def _evaluate(step: Step, node: fx.Node, known: dict[fx.Node, Any]) -> Tensor:
+def evaluate(step: Step, node: fx.Node) -> Tensor:
     """Run the frozen expression above `node` in float64, and round the result to the node's own type."""
+    known: dict[fx.Node, Any] = {}
 
     def value_of(arg: fx.Node) -> Any:
         if arg not in known:
@@ -58,7 +77,8 @@ def _evaluate(step: Step, node: fx.Node, known: dict[fx.Node, Any]) -> Tensor:
                 known[arg] = tensor.double() if tensor.is_floating_point() else tensor
             else:
                 args, kwargs = fx.map_arg((arg.args, arg.kwargs), value_of)
-                known[arg] = arg.target(*args, **kwargs)
+                target = aten.reshape.default if arg.target is aten.view.default else arg.target
+                known[arg] = target(*args, **kwargs)
         return known[arg]
 
     with torch.no_grad():

@@ -69,7 +69,7 @@ def _convolution_backward(to: Relayout, node: fx.Node) -> bool:
 
 def _getitem(to: Relayout, node: fx.Node) -> bool:
     """Results that their producer's entry has already written."""
-    return node in to.image or node in to.packed or node in to.plain
+    return node in to.image or node in to.packed or node in to.plain or node in to.taps
 
 
 def _patch(to: Relayout, node: fx.Node) -> bool:
@@ -187,21 +187,23 @@ def _max_pool(to: Relayout, node: fx.Node) -> bool:
     if 1 not in results:  # a frozen pool: nobody asks where the maxima were
         to.image[results[0]] = to.emit(gf.max_pool2d_values_nhwc.default, to.as_image(x), *geometry, ceil_mode)
         return True
-    if any(user.target is not aten.max_pool2d_with_indices_backward.default for user in results[1].users):
-        return False  # somebody wants PyTorch's positions: ours are taps of the window
     pooled = to.emit(gf.max_pool2d_nhwc.default, to.as_image(x), *geometry, ceil_mode)
-    for index, result in results.items():
-        to.image[result] = to.emit(operator.getitem, pooled, index)
+    if 0 in results:
+        to.image[results[0]] = to.emit(operator.getitem, pooled, 0)
+    taps = to.taps[results[1]] = to.emit(operator.getitem, pooled, 1)
+    if any(user.target is not aten.max_pool2d_with_indices_backward.default for user in results[1].users):
+        width = shape_of(x)[3]  # somebody wants PyTorch's positions: ours are taps of the window
+        to.image[results[1]] = to.emit(gf.pool_positions_nhwc.default, taps, width, *geometry)
     return True
 
 
 def _max_pool_backward(to: Relayout, node: fx.Node) -> bool:
     gy, x, kernel, stride, padding, dilation, _, index = node.args
-    if len(shape_of(x)) != 4 or index not in to.image:
+    if len(shape_of(x)) != 4 or index not in to.taps:
         return False
     geometry = (_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
     to.image[node] = to.emit(
-        gf.max_pool2d_backward_nhwc.default, to.as_image(gy), to.as_image(index), list(shape_of(x)[2:]), *geometry
+        gf.max_pool2d_backward_nhwc.default, to.as_image(gy), to.taps[index], list(shape_of(x)[2:]), *geometry
     )
     return True
 
@@ -244,6 +246,37 @@ def _adaptive_avg_pool_backward(to: Relayout, node: fx.Node) -> bool:
     return True
 
 
+def _axis_map(to: Relayout, node: fx.Node) -> bool:
+    x, axis, *rest = node.args
+    if len(shape_of(x)) != 4:
+        return False
+    to.image[node] = to.emit(node.target, to.as_image(x), LAST_AXIS[axis], *rest)
+    return True
+
+
+def _constant_pad(to: Relayout, node: fx.Node) -> bool:
+    x, pad, *value = node.args
+    if x not in to.image or len(shape_of(x)) != 4:
+        return False
+    sides = [*pad, *[0] * (8 - len(pad))]  # of W, H, C, N
+    width, height, channels, batch = (sides[at : at + 2] for at in range(0, 8, 2))
+    to.image[node] = to.emit(node.target, to.image[x], [*channels, *width, *height, *batch], *value)
+    return True
+
+
+def _permute(to: Relayout, node: fx.Node) -> bool:
+    """Models that put the channels last themselves (ConvNeXt) say what this layout already is."""
+    x, order = node.args
+    order = [axis % 4 for axis in order]
+    if order == [0, 2, 3, 1] and x in to.image and x not in to.plain:
+        to.plain[node] = to.image[x]
+        return True
+    if order == [0, 3, 1, 2]:
+        to.image[node] = to.as_plain(x)
+        return True
+    return False
+
+
 def _update(to: Relayout, node: fx.Node) -> bool:
     """Optimizer updates work element by element: a packed weight is updated packed."""
     weight = node.args[0]
@@ -252,15 +285,22 @@ def _update(to: Relayout, node: fx.Node) -> bool:
     packed, layout = to.packed[weight]
 
     def pick(arg: fx.Node) -> Any:
-        if arg.target is gf.channel_mix_weight.default:
-            return to.packed[arg][0]
-        return to.as_packed(arg, layout) if shape_of(arg) == layout.logical_shape else to.as_plain(arg)
+        if shape_of(arg) == layout.logical_shape:
+            return to.as_packed(arg, layout)
+        return to.packed[arg][0] if arg in to.packed else to.as_plain(arg)  # one value for all taps, or a scalar
 
-    updated = to.emit(node.target, packed, *fx.map_arg(node.args[1:], pick))
-    if node.target is gf.sgd_update_plain.default:
+    updated = to.emit(node.target, packed, *fx.map_arg(node.args[1:], pick), **node.kwargs)
+    if isinstance(node.meta["val"], torch.Tensor):
         to.packed[node] = (updated, layout)
     for index, result in results_of(node).items():
         to.packed[result] = (to.emit(operator.getitem, updated, index), layout)
+    return True
+
+
+def _square_sum(to: Relayout, node: fx.Node) -> bool:
+    """The norm of a packed gradient is that of the plain one."""
+    g, copies = node.args
+    to.plain[node] = to.emit(node.target, to.packed[g][0] if g in to.packed else to.as_plain(g), copies)
     return True
 
 
@@ -285,6 +325,9 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     gf.channel_mix_weight.default: _channel_mix_weight,
     aten.mean.dim: _reduction,
     aten.sum.dim_IntList: _reduction,
+    gf.axis_map.default: _axis_map,
+    aten.constant_pad_nd.default: _constant_pad,
+    aten.permute.default: _permute,
     aten.expand.default: _expand,
     aten.view.default: _view,
     aten.cat.default: _cat,
@@ -297,4 +340,7 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward,
     gf.sgd_update.default: _update,
     gf.sgd_update_plain.default: _update,
+    gf.adam_update.default: _update,
+    gf.rmsprop_update.default: _update,
+    gf.square_sum.default: _square_sum,
 }

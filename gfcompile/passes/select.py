@@ -17,19 +17,22 @@ from torch import fx
 from gfcompile.geometry import ConvGeometry, why_reference_refuses
 from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit
-from gfcompile.step import Refusal, Role, Step
+from gfcompile.step import STATE, Refusal, Role, Step
+from gfcompile.weights import find_weights, module_of, parameters_of
 
 BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def layer_of(step: Step, weight: Any) -> str | None:
-    """The module whose weight the node is, looked up through reshapes of the weight alone."""
-    while isinstance(weight, fx.Node) and weight.op == "call_function" and len(weight.all_input_nodes) == 1:
-        weight = weight.all_input_nodes[0]
-    if not isinstance(weight, fx.Node) or weight.op != "placeholder":
+    """The module whose weight the node is, or is computed from; None for what depends on the input."""
+    if not isinstance(weight, fx.Node):
         return None
-    value = step.inputs[step.placeholders().index(weight)]
-    return value.name.rpartition(".")[0] if value.role is Role.PARAMETER else None
+    values = dict(zip(step.placeholders(), step.inputs, strict=True))
+    constants = [node for node, value in values.items() if value.role in STATE or value.role is Role.CONSTANT]
+    if weight not in constants and weight not in find_weights(step.body.graph, constants):
+        return None
+    names = parameters_of(weight, lambda node: values[node].name if values[node].role is Role.PARAMETER else None)
+    return module_of(names[0]) if names else None
 
 
 def backward_geometry(node: fx.Node) -> ConvGeometry:

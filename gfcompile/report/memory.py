@@ -29,7 +29,7 @@ def make_memory(analysis: Analysis) -> dict[str, Any]:
         "state_bytes": state,
         "totals": {
             "weights": sum(state.get(str(role), 0) for role in WEIGHTS),
-            "optimizer_state": state.get(str(Role.MOMENTUM), 0),
+            "optimizer_state": state.get(str(Role.OPTIMIZER), 0),
             "saved_activations": analysis.saved_bytes,
             "scratch": train.placement.bytes - analysis.saved_bytes,
         },

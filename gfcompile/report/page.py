@@ -153,6 +153,22 @@ def _policy(report: dict[str, Any]) -> str:
     if plan["compat"]:
         words.append(f"formulas: {plan['compat']}")
     if "loss" in report:
-        settings = ", ".join(f"{key} {value}" for key, value in report["optimizer"].items() if key != "name")
-        words.append(f"loss {report['loss']}, {report['optimizer']['name']} ({settings})")
+        words.append(f"loss {report['loss']}, {optimizer_words(report['optimizer'])}")
     return "; ".join(words) + "."
+
+
+def optimizer_words(optimizer: dict[str, Any]) -> str:
+    """The optimizer with the settings that are on, and each group's own."""
+    own = {key: value for key, value in optimizer.items() if key not in ("name", "groups", "lr_factor")}
+    groups = [f"{pattern}: {_settings_words(settings)}" for pattern, settings in optimizer["groups"].items()]
+    return "; ".join([f"{optimizer['name']} ({_settings_words(own)})", *groups])
+
+
+def _settings_words(settings: dict[str, Any]) -> str:
+    words = []
+    for key, value in settings.items():
+        if isinstance(value, bool):
+            words += [key] if value else []
+        elif value is not None:
+            words.append(f"{key} {' and '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+    return ", ".join(words)

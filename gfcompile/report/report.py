@@ -28,10 +28,10 @@ PACKAGES = {"torch": "torch", "tvm": "apache-tvm", "numpy": "numpy"}
 def make_report(analysis: Analysis) -> dict[str, Any]:
     """Everything that report.json holds."""
     refusals = [(refusal.layer, refusal.reason) for refusal in analysis.refusals]
-    report = survey_report(analysis.layers, analysis.plan, refusals, analysis.job.example.shape)
+    report = survey_report(analysis.layers, analysis.plan, refusals, analysis.job.example[0].shape)
     report["memory"] |= make_memory(analysis)
     report["loss"] = analysis.job.loss.name
-    report["optimizer"] = {"name": "sgd", **dataclasses.asdict(analysis.job.optimizer), "lr": analysis.job.lr}
+    report["optimizer"] = {**analysis.job.optimizer.as_mapping(), "lr": analysis.job.lr}
     report["passes"] = [
         {
             "program": program,

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gfcompile.report.page import KEPT_COLUMNS, LAYER_COLUMNS, MEMORY_COLUMNS, kept_rows, layer_rows, memory_rows
+from gfcompile.report.page import (
+    KEPT_COLUMNS,
+    LAYER_COLUMNS,
+    MEMORY_COLUMNS,
+    kept_rows,
+    layer_rows,
+    memory_rows,
+    optimizer_words,
+)
 from gfcompile.report.units import in_bytes
 
 LARGEST = 12
@@ -19,6 +27,9 @@ def summary_text(report: dict[str, Any]) -> str:
     counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
     parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
     parts.append(text_table(MEMORY_COLUMNS, memory_rows(report)))
+    if "optimizer" in report:
+        kept = in_bytes(report["memory"]["totals"]["optimizer_state"])
+        parts.append(f"loss {report['loss']}; {optimizer_words(report['optimizer'])}; optimizer state {kept}")
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"])
     return "\n\n".join(parts)

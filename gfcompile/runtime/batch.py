@@ -40,8 +40,8 @@ class Door:
                 label += f"[{roles[:index].count(role)}]"
             self.slots.append(Slot(label, role, shape, spec["dtype"], aligned_empty(shape, spec["dtype"])))
 
-    def stage(self, call: str, x: Any, y: Any = None) -> tuple[list[Array], int]:
-        """Arrays in the manifest's order, and the number of real samples. `y` is not looked at by predict."""
+    def stage(self, call: str, x: Any, y: Any = None, seed: int = 0) -> tuple[list[Array], int]:
+        """Arrays in the manifest's order, and the number of real samples. Predict looks at `x` alone."""
         found = self._distribute(call, "input", "x", x)
         if call != "predict":
             found += self._distribute(call, "target", "y", y)
@@ -59,6 +59,9 @@ class Door:
                 staged.append(_fill(slot, checked[slot.label]))
             elif slot.role == "sample_weight" and call != "predict":
                 slot.staging[...] = np.arange(self.batch) < samples
+                staged.append(slot.staging)
+            elif slot.role == "seed" and call != "predict":
+                slot.staging[...] = seed
                 staged.append(slot.staging)
         return staged, samples
 
@@ -92,7 +95,7 @@ class Door:
             _check_finite(where, array)
         classes = self.loss.get("classes")
         if slot.role == "target" and classes is not None and array.dtype.kind in "iu":
-            _check_labels(where, array, classes)
+            _check_labels(where, array, classes, self.loss.get("settings", {}).get("ignore_index"))
         return array
 
     def _check_padding(self, call: str, samples: int) -> None:
@@ -136,8 +139,10 @@ def _check_finite(where: str, array: Array) -> None:
     raise StepError(f"{where}: sample {sample} holds {what}; repair the sample or leave it out")
 
 
-def _check_labels(where: str, array: Array, classes: int) -> None:
+def _check_labels(where: str, array: Array, classes: int, ignored: int | None) -> None:
     bad = (array < 0) | (array >= classes)
+    if ignored is not None:
+        bad &= array != ignored
     if not bad.any():
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -1,4 +1,4 @@
-"""Checkpoints: trained parameters, momentum and buffers in logical layout, in one checksummed safetensors file.
+"""Checkpoints: trained parameters, optimizer state and buffers in logical layout, in one checksummed safetensors file.
 
 They fit every compilation of the same trained parameters over the same frozen weights, whatever target, r or layout.
 """
@@ -18,7 +18,7 @@ from .state import State, fits
 from .tensorfile import Array
 
 FORMAT = "gfcompile-checkpoint-1"
-ROLES = ("parameter", "momentum", "buffer")
+ROLES = ("parameter", "optimizer", "buffer")
 
 
 def compatible_key(state: State) -> str:

@@ -53,7 +53,7 @@ class State:
     """The state tensors of one step, by role and name."""
 
     def __init__(self, entries: list[dict[str, Any]], library: Library, handle: int) -> None:
-        self._entries = {(entry["role"], entry.get("of") or entry["name"]): entry for entry in entries}
+        self._entries = {(entry["role"], entry["name"]): entry for entry in entries}
         if len(self._entries) != len(entries):
             raise StepError("manifest: two state tensors share a role and a name; recompile the artifact")
         self._views = {

@@ -67,18 +67,21 @@ class Step:
         """Load an artifact's folder; `threads` None takes all online cores."""
         return cls(folder, threads)
 
-    def train(self, x: Any, y: Any, lr: float | None = None) -> float:
-        """One training step in place; the loss before the update. A non-finite loss is returned, not raised."""
+    def train(self, x: Any, y: Any, lr: float | None = None, seed: int | None = None) -> float:
+        """One training step in place; the loss before the update. A non-finite loss is returned, not raised.
+
+        `seed` draws the dropouts; None takes the number of steps so far, so that each step draws anew.
+        """
         rate = self._lr if lr is None else _learning_rate(lr)
         with self._lock:
             handle = self._open()
-            inputs, _ = self._door.stage("train", x, y)
+            inputs, _ = self._door.stage("train", x, y, self._seed(seed))
             loss = self._library.train(handle, inputs, rate)
             self.steps += 1
         return loss
 
-    def predict(self, x: Any) -> Array | tuple[Array, ...]:
-        """The model's output (a tuple when it has several) for up to a batch of samples."""
+    def predict(self, x: Any) -> Array | tuple[Array, ...] | dict[str, Array]:
+        """The model's output for up to a batch of samples: a tuple or, if the model's is one, a dict of several."""
         specs = self.manifest["outputs"]
         outputs = [aligned_empty(spec["shape"], spec["dtype"]) for spec in specs]
         with self._lock:
@@ -87,15 +90,17 @@ class Step:
             self._library.predict(handle, inputs, outputs)
         batch = self.manifest["batch"]
         cropped = [out[:samples] if out.ndim and len(out) == batch else out for out in outputs]
+        if all(spec["key"] is not None for spec in specs):
+            return {spec["key"]: out for spec, out in zip(specs, cropped, strict=True)}
         return cropped[0] if len(cropped) == 1 else tuple(cropped)
 
-    def gradients(self, x: Any, y: Any) -> dict[str, Array]:
+    def gradients(self, x: Any, y: Any, seed: int | None = None) -> dict[str, Array]:
         """Gradient of the loss by parameter name, in the model's own layout; the state stays as it is."""
         with self._lock:
             handle = self._open()
             entries = {name: self._state.entry("parameter", name) for name in self.manifest["gradients"]}
             physical = [aligned_empty(physical_shape(entry), entry["dtype"]) for entry in entries.values()]
-            inputs, _ = self._door.stage("gradients", x, y)
+            inputs, _ = self._door.stage("gradients", x, y, self._seed(seed))
             self._library.gradients(handle, inputs, physical)
         pairs = zip(entries.items(), physical, strict=True)
         return {name: unpack(entry, array) for (name, entry), array in pairs}
@@ -107,8 +112,9 @@ class Step:
             weights = read_tensors(self._folder, self.manifest, WEIGHTS)
             found: dict[str, Array] = {}
             for name in self.manifest["state_dict"]:
-                role = next((role for role in ("parameter", "buffer") if self._state.has(role, name)), None)
-                value = self._state.get(role, name) if role else np.array(weights[name])
+                kept = self.manifest["shared"].get(name, name)
+                role = next((role for role in ("parameter", "buffer") if self._state.has(role, kept)), None)
+                value = self._state.get(role, kept) if role else np.array(weights[name])
                 found[name] = value.view(StateArray)
         return found
 
@@ -171,6 +177,13 @@ class Step:
         if not self._handle:
             raise StepError("this step is closed; load the artifact again")
         return self._handle
+
+    def _seed(self, seed: Any) -> int:
+        if seed is None:
+            return self.steps
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            raise StepError(f"seed: {seed!r} is no whole number; pass an int")
+        return int(seed) & 0xFFFFFFFF
 
     def _check_state_table(self) -> None:
         expected = [

@@ -98,7 +98,8 @@ def test_refusals(define, shapes, output, source, reason):
 
 def test_an_update_of_two_tensors_is_not_found_here():
     """It overwrites by construction, which its own two stages see to; the analysis does not know such pairs."""
-    function = kernel(lambda w, v, g, lr: sgd_update(w, v, g, lr, 0.9, 0.1), SHAPE, SHAPE, SHAPE, ())
+    settings = {"momentum": 0.9, "weight_decay": 0.1, "nesterov": False, "lr_factor": 1.0}
+    function = kernel(lambda w, v, g, lr: sgd_update(w, v, g, lr, None, **settings), SHAPE, SHAPE, SHAPE, ())
     assert find_takeovers(function) == frozenset()
 
 

@@ -302,7 +302,7 @@ def test_sgd_update_in_place(shape: tuple[int, int]) -> None:
     """Outputs are the inputs' own memory, as the driver runs it: v' must come from the old w."""
     w, v, g = (te.placeholder(shape, "float32", name=name) for name in "wvg")
     lr = te.placeholder((), "float32", name="lr")
-    new_w, new_v = sgd_update(w, v, g, lr, 0.9, 0.1)
+    new_w, new_v = sgd_update(w, v, g, lr, None, momentum=0.9, weight_decay=0.1, nesterov=False, lr_factor=1.0)
     func = schedule(te.create_prim_func([w, v, g, lr, new_w, new_v]), NATIVE)
     func = func.without_attr("tirx.noalias").with_attr("global_symbol", "main")
     main = tvm.compile(tvm.IRModule({"main": func}), tvm.target.Target(NATIVE.tvm))["main"]

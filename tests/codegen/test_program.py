@@ -22,7 +22,7 @@ PROGRAMS = [(model, name) for model in MODELS for name in ("train", "gradients",
 def analysed(model: str) -> Analysis:
     request = Request(train=("*",), batchnorm="train" if model == "separable" else "eval")
     loss = resolve_loss("cross_entropy")
-    return analyse(Job(ZOO[model](), torch.zeros(INPUTS[model]), loss, request, MODELS[model]))
+    return analyse(Job(ZOO[model](), (torch.zeros(INPUTS[model]),), loss, request, MODELS[model]))
 
 
 def real_program(model: str, name: str) -> Program:
@@ -59,7 +59,7 @@ def test_every_parameter_of_a_training_program_is_updated_in_place(model):
     trained = analysed(model).plan.trained_parameters
     assert {value.name for value in updated if value.role is Role.PARAMETER} == trained
     with_momentum = trained if MODELS[model].momentum else set()
-    assert {value.name for value in updated if value.role is Role.MOMENTUM} == with_momentum
+    assert {value.parameter for value in updated if value.role is Role.OPTIMIZER} == with_momentum
 
 
 @pytest.mark.parametrize("model", MODELS)

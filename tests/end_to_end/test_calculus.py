@@ -50,8 +50,8 @@ def model_named(name: str) -> nn.Module:
 
 def traced(model: nn.Module, x: Tensor, y: Tensor, request: Request) -> Step:
     model = working_copy(model)  # dropout off, as the compiler has it
-    layers = survey(trace_forward(model, x), [name for name, _ in model.named_parameters()])
-    return trace_training(model, x, y, resolve_loss("cross_entropy"), make_plan(layers, request))
+    layers = survey(trace_forward(model, (x,)), model)
+    return trace_training(model, (x,), y, resolve_loss("cross_entropy"), make_plan(layers, request))
 
 
 def gradients_of(step: Step, x: Tensor, y: Tensor) -> dict[str, Tensor]:

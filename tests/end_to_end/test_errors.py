@@ -61,8 +61,11 @@ PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
         {"target": "toaster.toml"},
         "target file 'toaster.toml' does not exist; give a .toml file or one of: native, x86-64-v3",
     ),
-    ({"loss": "hinge"}, "loss: unknown 'hinge'; use cross_entropy, mse, or module:callable"),
-    ({"optimizer": "adam"}, "optimizer: 'adam' is not known; this version has 'sgd'"),
+    (
+        {"loss": "hinge"},
+        "loss: unknown 'hinge'; use cross_entropy, bce_with_logits, mse, l1, smooth_l1, huber, or module:callable",
+    ),
+    ({"optimizer": "lion"}, "optimizer: 'lion' is not known; use sgd, adam, adamw, rmsprop"),
     ({"momentum": -1.0}, "optimizer: momentum '-1.0' must be a finite number, 0 or more"),
 ]
 

@@ -141,9 +141,9 @@ def test_graph_equals_the_oracle(mode: str, seed: int) -> None:
     drawn = Drawn.make(GRAPH_COUNT, seed, mode)
     x, target = drawn.batch
     module, loss = working_copy(drawn.model), resolve_loss("mse")
-    layers = survey(trace_forward(module, x), [name for name, _ in module.named_parameters()])
+    layers = survey(trace_forward(module, (x,)), module)
     plan = make_plan(layers, Request(train=("*",), patches=patches(drawn.geometries), compat=COMPAT[mode]))
-    step = pipeline.run(trace_training(module, x, target, loss, plan), pipeline.FILTERING)
+    step = pipeline.run(trace_training(module, (x,), target, loss, plan), pipeline.FILTERING)
     drawn.compare(_run_in_float64(step, x, target), GRAPH_FLOAT64)
     drawn.check_refusals({refusal.layer: refusal.reason for refusal in step.refusals})
 

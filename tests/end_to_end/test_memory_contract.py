@@ -216,7 +216,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 20),
     )  # fmt: skip
     x, y = torch.randn(2, 3, 9, 9), torch.tensor([1, 3])
-    analysis = analyse(Job(net, x, resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9)))
+    analysis = analyse(Job(net, (x,), resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9)))
     folder = tmp_path_factory.mktemp("tiny")
     sources = {kind: write_sources(analysis, folder / kind, str, kind == "debug") for kind in BUILDS}
     artifact = build(analysis, folder / "tiny_step", str, {})

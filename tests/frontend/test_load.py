@@ -20,14 +20,11 @@ def test_missing_file():
 
 
 def test_other_suffixes():
-    assert text_of("net.onnx") == (
-        "net.onnx: '.onnx' files come in a later version; export the model as .pt2 with torch.export.save"
-    )
     assert text_of("net.safetensors") == (
         "net.safetensors: '.safetensors' holds weights only; use package.module:factory --weights net.safetensors"
     )
     assert text_of("resnet18") == (
-        "model: 'resnet18' is not a model; give a .pt2, .pt or .pth file, or package.module:factory"
+        "model: 'resnet18' is not a model; give a .pt2, .onnx, .pt or .pth file, or package.module:factory"
     )
 
 

@@ -105,10 +105,10 @@ def test_transposed_convolutions_are_packed_like_the_ordinary_ones_they_reverse(
 def test_state_is_packed_on_both_sides():
     step = network_step(*BEFORE, ChannelsLast())
     packed = step.layouts["conv.weight"].physical_shape
-    for role in (Role.PARAMETER, Role.MOMENTUM):
-        assert step.placeholder(role, "conv.weight").meta["val"].shape == packed
-    results = dict(zip(step.outputs, step.results(), strict=True))
-    assert {tuple(node.meta["val"].shape) for value, node in results.items() if value.name == "conv.weight"} == {packed}
+    for values, found in ((step.inputs, step.placeholders()), (step.outputs, step.results())):
+        state = {value: node for value, node in zip(values, found, strict=True) if value.parameter == "conv.weight"}
+        assert {value.role for value in state} == {Role.PARAMETER, Role.OPTIMIZER}
+        assert {tuple(node.meta["val"].shape) for node in state.values()} == {packed}
 
 
 def test_second_run_of_an_exact_step():

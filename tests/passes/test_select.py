@@ -63,7 +63,7 @@ def test_equals_the_oracle(conv, r, compat):
     values = node_values(step)
     (node,) = marked
     gy, x, w = (values[arg].numpy() for arg in node.args[:3])
-    stride, padding, dilation, groups = ([*node.args[3:6], node.args[6]])
+    stride, padding, dilation, groups = [*node.args[3:6], node.args[6]]
     mode = compat or "unbiased"
     geometry = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation), "groups": groups}
     oracle = filtered_conv_gradients(x, w, gy, r=r, **geometry, mode=mode)

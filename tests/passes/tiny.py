@@ -28,6 +28,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 TIGHT = {torch.float64: 1e-12, torch.float32: 2e-6}  # a few roundings of sums of tens of terms
 REORDERED = 1e-10  # float64 sums in another order, some of them differences (BatchNorm): another formula is far above
 LR = 0.125  # exact in float32
+SIGNED = ("momentum_buffer/", "exp_avg/", "grad_avg/")  # optimizer state that may be negative
 Numbers = dict[Value, Tensor]
 
 
@@ -58,11 +59,11 @@ def traced(model: nn.Module, shape: tuple[int, ...], request: Request) -> Step:
     module = working_copy(model)
     _fill(module)
     example = torch.zeros(shape)
-    layers = survey(trace_forward(module, example), [name for name, _ in module.named_parameters()])
+    layers = survey(trace_forward(module, (example,)), module)
     plan = make_plan(layers, request)
     with torch.no_grad():
         output = module(example)
-    return trace_training(module, example, torch.zeros_like(output), resolve_loss(dot), plan)
+    return trace_training(module, (example,), torch.zeros_like(output), resolve_loss(dot), plan)
 
 
 def network_step(*passes: AnyPass, **request: object) -> Step:
@@ -124,10 +125,10 @@ def filtered(
         patch = patches.get(name, patches["*"]) if is_filtered else None
         layers.append(PlannedLayer(name, "conv" if is_filtered else "other", "named", patch, None))
         parameters.update(own)
-    plan = Plan(tuple(layers), frozenset(parameters), False, batchnorm, False)
+    plan = Plan(tuple(layers), frozenset(parameters), False, {"*": batchnorm}, False)
     with torch.no_grad():
         output = module(torch.zeros(shape))
-    return trace_training(module, torch.zeros(shape), torch.zeros_like(output), resolve_loss(dot), plan)
+    return trace_training(module, (torch.zeros(shape),), torch.zeros_like(output), resolve_loss(dot), plan)
 
 
 class _Wide(fx.Interpreter):
@@ -220,23 +221,25 @@ def _fill(module: nn.Module) -> None:
 
 
 def _argument(step: Step, node: fx.Node, value: Value, dtype: torch.dtype) -> Tensor:
-    if (value.role in STATE and value.role is not Role.MOMENTUM) or value.role is Role.CONSTANT:
+    if (value.role in STATE and value.role is not Role.OPTIMIZER) or value.role is Role.CONSTANT:
         tensor = step.tensors[value.name]
     elif value.role is Role.LR:
         tensor = torch.tensor(LR)
     elif value.role is Role.SAMPLE_WEIGHT:
         tensor = torch.ones(node.meta["val"].shape)
     else:
-        shape = step.tensors[value.name].shape if value.role is Role.MOMENTUM else node.meta["val"].shape
+        shape = step.tensors[value.parameter].shape if value.parameter in step.tensors else node.meta["val"].shape
         generator = torch.Generator().manual_seed(zlib.crc32(f"{value.role} {value.name}".encode()))
         tensor = torch.randn(shape, generator=generator)
-    layout = step.layouts.get(value.name)
+        if value.role is Role.OPTIMIZER and not value.name.startswith(SIGNED):
+            tensor = 9 + tensor.square().round()  # means of squares, above the squared means; a count
+    layout = step.layouts.get(value.parameter)
     tensor = layout.pack(tensor) if layout is not None and value.role in STATE else tensor
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _logical(step: Step, value: Value, result: Tensor) -> Tensor:
-    layout = step.layouts.get(value.name)
+    layout = step.layouts.get(value.parameter)
     return result if layout is None else layout.unpack(result)
 
 

@@ -36,11 +36,11 @@ MOST_OF_EXACT = {2: 0.25, 4: 0.08}
 @cache
 def analysed(model: str, r: int = 2, affine: bool = False) -> Analysis:
     request = Request(layers=4, patches={"*": r}, affine=affine)
-    return analyse(Job(MODELS[model](), torch.zeros(BATCH, 3, 224, 224), resolve_loss("cross_entropy"), request))
+    return analyse(Job(MODELS[model](), (torch.zeros(BATCH, 3, 224, 224),), resolve_loss("cross_entropy"), request))
 
 
 def zoo(model: str, **wishes: Any) -> Analysis:
-    return analyse(Job(ZOO[model](), torch.zeros(INPUTS[model]), resolve_loss("cross_entropy"), Request(**wishes)))
+    return analyse(Job(ZOO[model](), (torch.zeros(INPUTS[model]),), resolve_loss("cross_entropy"), Request(**wishes)))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -27,7 +27,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 @cache
 def survey_of(model: str) -> list[Layer]:
-    return make_survey(Job(MODELS[model](), torch.zeros(1, 3, 224, 224), resolve_loss("cross_entropy"), Request()))
+    return make_survey(Job(MODELS[model](), (torch.zeros(1, 3, 224, 224),), resolve_loss("cross_entropy"), Request()))
 
 
 def report_of(model: str, layers: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def job_for(model: str, **wishes: Any) -> Job:
-    return Job(ZOO[model](), torch.zeros(INPUTS[model]), resolve_loss("cross_entropy"), Request(**wishes))
+    return Job(ZOO[model](), (torch.zeros(INPUTS[model]),), resolve_loss("cross_entropy"), Request(**wishes))
 
 
 @pytest.fixture(scope="module")

@@ -48,16 +48,16 @@ def manifest() -> dict[str, Any]:
             {"name": "target", "role": "target", "shape": [4, 3], "dtype": "float32"},
             {"name": "sample_weight", "role": "sample_weight", "shape": [4], "dtype": "float32"},
         ],
-        "outputs": [{"name": "output", "shape": [4, 3], "dtype": "float32"}],
+        "outputs": [{"name": "output", "key": None, "shape": [4, 3], "dtype": "float32"}],
         "state": [
             state("fc.weight", "parameter", [2, 3], layout=layout),
             state("fc.bias", "parameter", [3]),
-            state("fc.weight.momentum", "momentum", [2, 3], of="fc.weight", layout=layout),
-            state("fc.bias.momentum", "momentum", [3], of="fc.bias"),
+            state("momentum_buffer/fc.weight", "optimizer", [2, 3], layout=layout),
+            state("momentum_buffer/fc.bias", "optimizer", [3]),
             state("fc.count", "buffer", [], "int64"),
             state("scale", "constant", [1]),
         ],
-        "gradients": ["fc.weight", "fc.bias"], "state_dict": list(weights()), "plan": {},
+        "gradients": ["fc.weight", "fc.bias"], "state_dict": list(weights()), "shared": {}, "plan": {},
         "filtered_layers": ["body"], "refusals": [["fc", "not a convolution"]], "batchnorm": "eval", "versions": {},
     }  # fmt: skip
 

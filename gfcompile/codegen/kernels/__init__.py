@@ -8,6 +8,7 @@ from gfcompile.codegen.kernels.depthwise import (
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
 )
+from gfcompile.codegen.kernels.move import move
 from gfcompile.codegen.kernels.patch import patch_broadcast, patch_mean, patch_sum
 from gfcompile.codegen.kernels.pool import (
     adaptive_avg_pool2d,
@@ -17,7 +18,10 @@ from gfcompile.codegen.kernels.pool import (
     max_pool2d,
     max_pool2d_backward,
     max_pool2d_with_indices,
+    pool_positions,
 )
+from gfcompile.codegen.kernels.random import uniform
+from gfcompile.codegen.kernels.resample import axis_map
 from gfcompile.codegen.kernels.statistics import (
     mask_count,
     pack_mask,
@@ -31,6 +35,7 @@ __all__ = [
     "adaptive_avg_pool2d",
     "adaptive_avg_pool2d_backward",
     "avg_pool2d",
+    "axis_map",
     "avg_pool2d_backward",
     "channel_mix",
     "channel_mix_weight",
@@ -44,12 +49,15 @@ __all__ = [
     "max_pool2d",
     "max_pool2d_backward",
     "max_pool2d_with_indices",
+    "move",
     "pack_mask",
     "packed_mask_count",
     "patch_broadcast",
     "patch_mean",
     "patch_sum",
+    "pool_positions",
     "regrid",
     "scale_by_area",
+    "uniform",
     "unpack_mask",
 ]

@@ -223,3 +223,15 @@ def _over(i: int, size: int, cells: int) -> range:
     """Cells from floor(i*cells/size), the first whose window can hold row i, to the last that does."""
     covering = [cell for cell in range(cells) if _cell(cell, size, cells)[0] <= i < _cell(cell, size, cells)[1]]
     return range(i * cells // size, covering[-1] + 1)
+
+
+def pool_positions(taps: te.Tensor, width: int, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> te.Tensor:
+    """taps [N,h,w,C] of max_pool2d_with_indices -> int64 positions in the pooled plane, `width` pixels wide."""
+
+    def value(b: Any, i: Any, j: Any, ch: Any) -> Any:
+        tap = taps[b, i, j, ch].astype("int32")
+        row = i * stride[0] - padding[0] + tirx.floordiv(tap, kernel[1]) * dilation[0]
+        col = j * stride[1] - padding[1] + tirx.floormod(tap, kernel[1]) * dilation[1]
+        return (row * width + col).astype("int64")
+
+    return te.compute(taps.shape, value, name="pool_positions")

@@ -1,0 +1,113 @@
+"""Which operators the tracer takes apart: core ATen's list, and what that leaves whole and we have no kernel for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions
+
+aten = torch.ops.aten
+Normalised = tuple[Tensor, Tensor, Tensor]
+
+
+def decompositions() -> dict[Any, Any]:
+    """For `run_decompositions` and the joint trace: operator -> the same in smaller ones."""
+    return {**core_aten_decompositions(), **_OURS}
+
+
+def _normalise(x: Tensor, axes: list[int], eps: float) -> Normalised:
+    """Centred and scaled to variance 1 over `axes`, with the mean and the inverse deviation, their axes kept."""
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
+    rstd = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
+    return centred * rstd, mean, rstd
+
+
+def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Normalised:
+    axes = list(range(x.dim() - len(shape), x.dim()))
+    y, mean, rstd = _normalise(x, axes, eps)
+    return _affine(y, weight, bias), mean, rstd
+
+
+def _group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    samples: int,
+    channels: int,
+    area: int,
+    groups: int,
+    eps: float,
+) -> Normalised:
+    y, mean, rstd = _normalise(x.reshape(samples, groups, channels // groups, area), [2, 3], eps)
+    per_channel = [1, channels] + [1] * (x.dim() - 2)
+    scale, shift = (None if value is None else value.reshape(per_channel) for value in (weight, bias))
+    y = _affine(y.reshape(x.shape), scale, shift)
+    return y, mean.reshape(samples, groups), rstd.reshape(samples, groups)
+
+
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Normalised:
+    """Over the batch, without running statistics: instance norms and standardised weights come to this."""
+    y, mean, rstd = _normalise(x, [axis for axis in range(x.dim()) if axis != 1], eps)
+    per_channel = [1, x.shape[1]] + [1] * (x.dim() - 2)
+    scale, shift = (None if value is None else value.reshape(per_channel) for value in (weight, bias))
+    return _affine(y, scale, shift), mean.reshape(-1), rstd.reshape(-1)
+
+
+def _variance(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
+    return _variance_and_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _variance_and_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    axes = [axis % x.dim() for axis in dim] if dim else list(range(x.dim()))
+    count = math.prod(x.shape[axis] for axis in axes)
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
+    variance = (centred * centred).sum(axes, keepdim=keepdim) / max(
+        count - (1 if correction is None else correction), 0
+    )
+    return variance, mean if keepdim else mean.reshape(variance.shape)
+
+
+def _vector_norm(
+    x: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    axes = list(dim) if dim else list(range(x.dim()))
+    if ord == 2:
+        return (x * x).sum(axes, keepdim=keepdim).sqrt()
+    size = x.abs()
+    if ord == 1:
+        return size.sum(axes, keepdim=keepdim)
+    if math.isinf(ord):
+        return size.amax(axes, keepdim=keepdim) if ord > 0 else size.amin(axes, keepdim=keepdim)
+    return size.pow(ord).sum(axes, keepdim=keepdim).pow(1 / ord)
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return torch.where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
+
+
+_OURS = {
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm,
+    aten.var.correction: _variance,
+    aten.var_mean.correction: _variance_and_mean,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.elu.default: _elu,
+}

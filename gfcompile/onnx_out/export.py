@@ -1,0 +1,54 @@
+"""The trained model out of an artifact: as an ONNX file, or as a file of its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from gfcompile.errors import UserError
+from gfcompile.onnx_in.write_back import fill
+from gfcompile.onnx_out.writer import UNTRANSLATED
+from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import check_file
+
+MODEL = "model.onnx"
+Weights = Mapping[str, np.ndarray]
+
+
+def write_trained_model(folder: Path, manifest: dict[str, Any], state: Weights, path: Path) -> None:
+    """Fill the artifact's model with the weights; the file holds the old content or the new, never a part."""
+    if MODEL not in manifest["files"]:
+        raise UserError(f"{folder}: holds no {MODEL}; compile again")
+    skeleton = bytes(check_file(folder, manifest, MODEL))
+    lacking = {entry.key: entry.value for entry in ModelProto.FromString(skeleton).metadata_props}.get(UNTRANSLATED)
+    if lacking is not None:
+        listing = ", ".join(json.loads(lacking))
+        raise UserError(f"{folder}: no ONNX form is known of its {listing}; export the weights with --state-dict")
+    try:
+        tensorfile.write_atomically(path, [fill(skeleton, state).SerializeToString()])
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_weights(state: Weights, path: Path) -> None:
+    """A safetensors file of the whole state_dict."""
+    try:
+        tensorfile.write(path, state)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_absent(option: str, path: Path | None) -> None:
+    """Refuse to write over a file: it may hold weights that took days."""
+    if path is not None and os.path.lexists(path):
+        raise UserError(f"{option} {path}: exists; choose another name, or remove it first")
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place")

@@ -1,0 +1,92 @@
+"""Clip the gradients that the optimizer will read: by their common norm, then by value.
+
+    return loss, g1, g2
+      ==>  c = gf.clip_coefficient([gf.square_sum(g1), gf.square_sum(g2)], limit) ; return loss, g1 * c, g2 * c
+      ==>  return loss, clamp(g1, -limit, limit), clamp(g2, -limit, limit)
+
+Exact: torch.nn.utils.clip_grad_norm_ over all trained parameters, and clip_grad_value_. A gradient that is one value
+spread over a kernel's taps stays one value, and counts in the norm as often as it stands there. Clipping by norm makes
+every update wait for the last gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import fx
+
+from gfcompile.ops import gf
+from gfcompile.passes.base import check, emit, shape_of
+from gfcompile.step import Event, Role, Step
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class ClipGradients:
+    """Not site by site: the norm is one of all gradients. A limit of None clips nothing."""
+
+    norm: float | None = None
+    value: float | None = None
+    name: ClassVar[str] = "clip_gradients"
+
+    def run(self, step: Step) -> Step:
+        start = time.perf_counter()
+        graph = step.body.graph
+        outputs = list(zip(step.outputs, step.results(), strict=True))
+        sites = [node for value, node in outputs if value.role is Role.GRADIENT and not self._is_clipped(node)]
+        with graph.inserting_before(graph.output_node()):
+            clipped = self._clip(graph, sites)
+        graph.output_node().args = (tuple(clipped.get(node, node) for _, node in outputs),)
+        names = [value.name for value, node in outputs if node in clipped]
+        step.log.append(Event(self.name, names, [], time.perf_counter() - start))
+        check(step, self.name)
+        return step
+
+    def _clip(self, graph: fx.Graph, sites: list[fx.Node]) -> dict[fx.Node, fx.Node]:
+        """Old gradient -> clipped one."""
+        clipped: dict[fx.Node, fx.Node] = {}
+        if self.norm is not None and sites:
+            sums = [emit(graph, gf.square_sum.default, spread_value(node), _copies(node)) for node in sites]
+            coefficient = emit(graph, gf.clip_coefficient.default, sums, self.norm)
+            for node in dict.fromkeys(sites):
+                clipped[node] = _on_value(graph, node, lambda g: emit(graph, aten.mul.Tensor, g, coefficient))
+        if self.value is not None:
+            low, high = -self.value, self.value
+            for node in dict.fromkeys(sites):
+                source = clipped.get(node, node)
+                clipped[node] = _on_value(graph, source, lambda g: emit(graph, aten.clamp.default, g, low, high))
+        return clipped
+
+    def _is_clipped(self, gradient: fx.Node) -> bool:
+        """By this pass, in an earlier run."""
+        clipped = spread_value(gradient)
+        if self.value is not None:
+            return clipped.target is aten.clamp.default and clipped.args[1:] == (-self.value, self.value)
+        factors = [arg.target for arg in clipped.args if isinstance(arg, fx.Node)]
+        return clipped.target is aten.mul.Tensor and gf.clip_coefficient.default in factors
+
+
+def spread_value(gradient: fx.Node) -> fx.Node:
+    """What a gradient spreads over axes of one entry: itself, unless it is such a spread."""
+    if gradient.target is not aten.expand.default:
+        return gradient
+    source: fx.Node = gradient.args[0]
+    return source if len(shape_of(source)) == len(shape_of(gradient)) else gradient
+
+
+def _copies(gradient: fx.Node) -> int:
+    return math.prod(shape_of(gradient)) // math.prod(shape_of(spread_value(gradient)))
+
+
+def _on_value(graph: fx.Graph, gradient: fx.Node, clip: Callable[[fx.Node], fx.Node]) -> fx.Node:
+    """Clip the value and spread it again."""
+    value = spread_value(gradient)
+    if value is gradient:
+        return clip(gradient)
+    return emit(graph, aten.expand.default, clip(value), list(shape_of(gradient)))

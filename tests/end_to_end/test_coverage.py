@@ -1,0 +1,35 @@
+"""Definitions far apart from each other, compiled and trained against PyTorch; `make coverage` does all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coverage import TOLERANCE, check
+
+pytestmark = pytest.mark.slow
+
+FAR_APART = (
+    "resnext",
+    "densenet",
+    "mobilenet_v3",
+    "shufflenet_v2",
+    "convnext",
+    "nfnet",
+    "maxvit",
+    "unet_bilinear",
+    "deeplabv3",
+    "segnet",
+    "group_norm",
+    "padding_modes",
+    "tied_parameter",
+    "conv3d_inside",
+    "nested_outputs",
+    "image_and_vector",
+)
+
+
+@pytest.mark.parametrize("name", FAR_APART)
+def test_training_equals_pytorch(name, tmp_path):
+    row = check(name, tmp_path)
+    assert row.worst <= TOLERANCE, f"{row.where}: relative error {row.worst:.1e}"
+    assert row.filtered > 0

@@ -1,0 +1,57 @@
+"""Which ATen ops the definitions' training steps need: python -m tests.models.definitions.census [NAME ...]
+
+The joint graph of each, as the frontend hands it to the passes. Prints how many definitions each op occurs in, with
+the rarest op's only users by name, and then what could not be traced, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.frontend.survey import survey
+from gfcompile.frontend.trace import run_once, trace_forward, trace_training, working_copy
+from gfcompile.plan import Request, make_plan
+from tests.models.definitions import DEFINITIONS, Definition
+
+FEW = 3  # an op of so few definitions names them
+
+
+def training_ops(definition: Definition, batchnorm: str = "eval") -> set[str]:
+    """The ops in the joint graph that trains the definition's last convolutions."""
+    module, inputs, loss = working_copy(definition.make()), definition.example(), resolve_loss(definition.loss)
+    target = loss.target_like(run_once(module, inputs))
+    layers = survey(trace_forward(module, inputs), module)
+    plan = make_plan(layers, Request(layers=definition.layers, batchnorm=batchnorm))
+    step = trace_training(module, inputs, target, loss, plan)
+    return {str(node.target) for node in step.body.graph.nodes if node.op == "call_function"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="ATen ops of the definitions' training steps")
+    parser.add_argument("names", nargs="*", help="definitions to trace; all of them by default")
+    parser.add_argument("--batchnorm", default="eval", choices=("eval", "train"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    users: dict[str, list[str]] = {}
+    untraced: dict[str, str] = {}
+    begun = time.monotonic()
+    names = options.names or list(DEFINITIONS)
+    for name in names:
+        try:
+            for op in training_ops(DEFINITIONS[name], options.batchnorm):
+                users.setdefault(op, []).append(name)
+        except Exception as error:  # noqa: BLE001  the census goes on, whatever torch.export raises
+            untraced[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    for op, found in sorted(users.items(), key=lambda item: (-len(item[1]), item[0])):
+        print(f"{len(found):4}  {op:60} {', '.join(found) if len(found) <= FEW else ''}".rstrip())
+    print(f"{len(users)} ops in {len(names) - len(untraced)} definitions, {time.monotonic() - begun:.0f} s")
+    for name, reason in untraced.items():
+        print(f"not traced: {name}: {reason}")
+
+
+if __name__ == "__main__":
+    main()

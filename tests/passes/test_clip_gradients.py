@@ -1,0 +1,106 @@
+"""clip_gradients: torch.nn.utils.clip_grad_norm_ and clip_grad_value_, on gradients as filtering leaves them."""
+
+import pytest
+import torch
+from torch import nn
+
+from gfcompile import pipeline
+from gfcompile.passes.canonicalize import Canonicalize
+from gfcompile.passes.clip_gradients import ClipGradients
+from gfcompile.plan import Request
+from gfcompile.step import Role, Step
+from tests.passes.tiny import (
+    applied,
+    assert_close,
+    assert_golden,
+    assert_second_run_changes_nothing,
+    network_step,
+    nodes,
+    numbers,
+    site_names,
+    text,
+    traced,
+)
+
+gf = torch.ops.gf
+CLIPS = [ClipGradients(norm=0.5), ClipGradients(value=0.1), ClipGradients(norm=2.0, value=0.1)]
+
+
+@pytest.mark.parametrize(("name", "clip"), [("norm", CLIPS[0]), ("value", CLIPS[1])])
+def test_clips_what_is_returned(name, clip):
+    step = network_step(*pipeline.FILTERING)
+    assert_golden("clip_gradients.before", step)
+    assert_golden(f"clip_gradients.{name}.after", clip.run(step))
+    assert site_names(step) == ["conv.weight", "conv.bias", "head.weight", "head.bias"]
+
+
+def gradients(step: Step) -> dict[str, torch.Tensor]:
+    return {value.name: tensor for value, tensor in numbers(step).items() if value.role is Role.GRADIENT}
+
+
+def torch_clipped(clip: ClipGradients, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parameters = {name: nn.Parameter(torch.zeros_like(tensor)) for name, tensor in given.items()}
+    for name, tensor in given.items():
+        parameters[name].grad = tensor.clone()
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(parameters.values(), clip.norm)
+    if clip.value is not None:
+        nn.utils.clip_grad_value_(parameters.values(), clip.value)
+    return {name: parameter.grad for name, parameter in parameters.items()}
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("passes", [(Canonicalize(),), pipeline.FILTERING], ids=["exact", "filtered"])
+def test_equals_torch(clip, passes):
+    """Filtered, a value counts once for every tap that it stands for."""
+    step = network_step(*passes)
+    before = gradients(step)
+    expected = torch_clipped(clip, before)
+    assert any(not torch.equal(before[name], expected[name]) for name in before), "nothing was clipped"
+    found = gradients(clip.run(step))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert_close(tensor, found[name], 1e-12, name)
+
+
+def test_the_norm_reads_the_value_that_the_taps_share():
+    step = network_step(*pipeline.FILTERING, CLIPS[0])
+    read = {tuple(node.args[0].meta["val"].shape): node.args[1] for node in nodes(step, gf.square_sum.default)}
+    assert read == {(3, 2, 1, 1): 9, (3,): 1, (2, 3): 1, (2,): 1}
+
+
+def test_gradients_below_the_limits_stay_as_they_are():
+    step = network_step(Canonicalize())
+    before = gradients(step)
+    after = gradients(ClipGradients(norm=1e6, value=1e6).run(step))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_gradient_that_two_parameters_share_counts_for_both():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 1)
+            self.one, self.other = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            x = self.conv(x).mean((2, 3))
+            return self.one(x) + self.other(x)
+
+    step = applied(traced(Twice(), (2, 1, 3, 3), Request(train=("one", "other"))), Canonicalize())
+    expected = torch_clipped(CLIPS[0], gradients(step))
+    found = gradients(CLIPS[0].run(step))
+    for name, tensor in expected.items():
+        assert_close(tensor, found[name], 1e-12, name)
+
+
+def test_clips_nothing_unless_asked():
+    step = network_step(Canonicalize())
+    before = text(step)
+    assert text(ClipGradients().run(step)) == before
+    assert site_names(step) == []
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_second_run(clip):
+    assert_second_run_changes_nothing(clip, network_step(*pipeline.FILTERING, clip))
