@@ -134,11 +134,12 @@ def trace(job: Job, progress: Progress = lambda _: None) -> Traced:
     layers = survey(forward, module, read_output(job.loss, output))
     plan = make_plan(layers, job.request)
     job.optimizer.check_groups(name for name, _ in module.named_parameters(remove_duplicate=False))
+    shared = shared_names(module)
     original = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     progress("tracing the backward pass")
     training = trace_training(module, job.example, job.loss.target_like(output), job.loss, plan)
     prediction = forward_step(forward, plan, job.example, training.updated_buffers)
-    return Traced(layers, plan, training, prediction, original, output, shared_names(module))
+    return Traced(layers, plan, training, prediction, original, output, shared)
 
 
 def find_unsupported(job: Job, progress: Progress = lambda _: None) -> tuple[Plan, list[Unsupported]]:

@@ -113,7 +113,8 @@ class Reference:
             yield (f"predict{which}", "eager model"), relative_error(found, wanted_output)
         outputs = run_eagerly(self.filtered, x, y)
         if self.plan.dropout:  # PyTorch draws other numbers: the graph after filter is the only peer
-            exact, exact_loss = {}, float(next(t for value, t in outputs.items() if value.role is Role.LOSS))
+            exact: dict[str, np.ndarray] = {}
+            exact_loss = float(next(t for value, t in outputs.items() if value.role is Role.LOSS))
         else:
             exact, exact_loss = self._autograd(x, y)
         wanted = {value.name: tensor.numpy() for value, tensor in outputs.items() if value.role is Role.GRADIENT}

@@ -96,7 +96,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         (["--lr", "-1"], "--lr '-1': must be a finite number, 0 or more"),
         (["--lr", "nan"], "--lr 'nan': must be a finite number, 0 or more"),
         (["--momentum", "fast"], "--momentum 'fast': must be a finite number, 0 or more"),
-        (["--batchnorm", "frozen"], "--batchnorm 'frozen' is not known; use eval or train"),
+        (["--batchnorm", "off"], "--batchnorm 'off' is not known; use eval, train, frozen"),
         (["--compat", "old"], "--compat 'old' is not known; the only one is reference"),
         (["--train", "nothing*"], "--train nothing*: no layer has that name; `gfcompile inspect MODEL` lists them"),
         (["--bogus"], "unrecognized arguments: --bogus; see gfcompile --help"),
@@ -201,7 +201,7 @@ def test_targets(capsys: Capture) -> None:
 def test_passes_have_reasons(capsys: Capture) -> None:
     assert main(["passes", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows][:3] == ["canonicalize", "select", "filter"]
+    assert [row["name"] for row in rows][:4] == ["static_moves", "canonicalize", "select", "filter"]
     assert all(row["what"] and row["why_here"] for row in rows)
     assert main(["passes"]) == 0
     assert "02 select" in capsys.readouterr().out
@@ -350,3 +350,47 @@ def test_verify_refuses_other_weights(capsys: Capture, artifact: Path, tmp_path:
     assert main(["verify", str(tmp_path / "other.pt"), str(artifact), "--quiet"]) == 2
     expected = f"{artifact}: was compiled from other weights: '0.weight' is not the model's; compile again"
     assert capsys.readouterr().err == f"gfcompile: error: {expected}\n"
+
+
+def test_check_says_that_it_compiles(capsys: Capture, model: str) -> None:
+    assert main(["check", model, "--layers", "2", *SMALL, "--quiet"]) == 0
+    assert capsys.readouterr().out == "it compiles: 4 layers trained, 2 of them filtered\n"
+
+
+UNUSUAL = """\
+import torch
+from torch import nn
+
+class Unusual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.conv = nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = torch.special.i0e(self.stem(x))
+        x = torch.digamma(self.conv(x).abs() + 1)
+        return self.head(x.mean((2, 3)))
+"""
+
+
+def test_check_names_everything_that_stands_in_the_way(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unusual_nets.py").write_text(UNUSUAL)
+    monkeypatch.chdir(tmp_path)
+    command = ["check", "unusual_nets:Unusual", "--layers", "1", "--input", "2x3x8x8", "--quiet"]
+    assert main([*command, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert not report["compiles"]
+    found = {row["operator"]: row for row in report["unsupported"]}
+    assert set(found) == {"aten.special_i0e", "aten.digamma", "aten.polygamma"}
+    assert found["aten.special_i0e"]["layers"] == ["stem"]
+    assert found["aten.digamma"]["line"] == "unusual_nets.py:13"
+    assert [found[name]["only_backward"] for name in ("aten.digamma", "aten.polygamma")] == [False, True]
+    assert main(command) == 1
+    text = capsys.readouterr().out
+    assert "replace it in the model" in text
+    assert "freeze what is before it" in text
+    assert "3 operators have no translation" in text

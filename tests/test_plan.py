@@ -227,7 +227,47 @@ def test_patch_edges(r):
 
 
 def test_unknown_batchnorm():
-    refuses(RESNET, "--batchnorm 'frozen' is not known; use eval or train", batchnorm="frozen")
+    refuses(RESNET, "--batchnorm 'off' is not known; use eval, train, frozen", batchnorm="off")
+    refuses(RESNET, "--batchnorm 'off' is not known; use eval, train, frozen", batchnorm={"layer4.*": "off"})
+
+
+def test_batch_norm_modes_by_pattern():
+    modes = {"layer4.*": "train", "layer4.0.bn2": "eval"}
+    plan = make_plan(RESNET, Request(layers=1, batchnorm=modes))
+    assert [plan.batchnorm_of(name) for name in ("bn1", "layer4.0.bn1", "layer4.0.bn2")] == ["eval", "train", "eval"]
+    assert plan.batchnorm == "train"
+
+
+def test_a_pattern_that_names_no_batch_norm():
+    refuses(
+        RESNET,
+        "--batchnorm layer9.*=train: no batch norm has that name; `gfcompile inspect MODEL` lists them",
+        batchnorm={"layer9.*": "train"},
+    )
+
+
+def test_a_frozen_batch_norm_is_not_trained_even_if_named():
+    free = make_plan(RESNET, Request(layers=2, train=("layer4.*",)))
+    frozen = make_plan(RESNET, Request(layers=2, train=("layer4.*",), batchnorm={"layer4.*": "frozen"}))
+    norms = {name for name in free.trained_parameters if ".bn" in name}
+    assert norms
+    assert frozen.trained_parameters == free.trained_parameters - norms
+
+
+def test_a_layer_is_trained_with_the_one_it_shares_with():
+    tied = [replace(layer, parameters=RESNET[-1].parameters) if layer.name == "conv1" else layer for layer in RESNET]
+    assert roles(tied, layers=1)["conv1"] == "head"
+
+
+def test_layers_that_the_loss_does_not_read_do_not_count():
+    aside = [*RESNET, conv("aux.conv"), replace(conv("aux.last"), idle=True)]
+    idle = [replace(layer, idle=layer.name.startswith("aux")) for layer in aside]
+    assert trained(idle, layers=2) == trained(RESNET, layers=2)
+    refuses(
+        idle,
+        "--train aux.*: the loss does not depend on that; name layers before the output it reads",
+        train=["aux.*"],
+    )
 
 
 def test_unknown_compat():

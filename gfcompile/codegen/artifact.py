@@ -27,12 +27,12 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import output_keys
 from gfcompile.layouts import WeightLayout
+from gfcompile.onnx_out.export import MODEL
 from gfcompile.report import write_report
 from gfcompile.step import DOORS, Role
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
-MODEL = "model.onnx"  # without its weights: `gfcompile export` fills them in
 WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
 ID_PLACE = "0" * 64
 GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit

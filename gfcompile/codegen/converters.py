@@ -228,10 +228,35 @@ def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
 
 
-def _scatter_add(node: fx.Node, to: Importer) -> relax.Var:
-    base, axis, index, source = node.args
-    operands = (to.env[base], to.env[index], to.env[source])
-    return to.block_builder.emit(relax.op.scatter_elements(*operands, axis=int(axis), reduction="add"))
+def _select(node: fx.Node, to: Importer) -> relax.Var:
+    """x[..., index, ...] at an index that is known: TVM's own is a gather, with a warning."""
+    x, axis, index = node.args
+    axis, index = axis % len(shape_of(x)), index % shape_of(x)[axis]
+
+    def select(data: te.Tensor) -> te.Tensor:
+        shape = (*data.shape[:axis], *data.shape[axis + 1 :])
+        return te.compute(shape, lambda *at: data[(*at[:axis], index, *at[axis:])], name="select")
+
+    return _emit(to, select, to.env[x])
+
+
+def _index_select(node: fx.Node, to: Importer) -> relax.Var:
+    x, axis, index = node.args
+    return to.block_builder.emit(relax.op.take(to.env[x], to.env[index], axis % len(shape_of(x)), mode="clip"))
+
+
+def _embedding(node: fx.Node, to: Importer) -> relax.Var:
+    weight, index = node.args[:2]
+    return to.block_builder.emit(relax.op.take(to.env[weight], to.env[index], 0, mode="clip"))
+
+
+def _put(node: fx.Node, to: Importer) -> relax.Var:
+    base, index, values, accumulate = node.args
+    (rows, size), (_, count) = shape_of(base), shape_of(index)
+    kernel = to.block_builder.add_func(kernels.put(rows, size, count, _dtype(base), accumulate), "put")
+    result = relax.TensorType((rows, size), _dtype(base))
+    operands = [to.env[base], to.env[index], to.env[values]]
+    return to.block_builder.emit(relax.call_tir(kernel, operands, out_ty=result))
 
 
 def _gather(node: fx.Node, to: Importer) -> relax.Var:
@@ -263,7 +288,10 @@ CONVERTERS: dict[str, Converter] = {
     "unpack_mask.default": _unpack_mask,
     "scale_by_area.default": _scale_by_area,
     "regrid.default": _regrid,
-    "scatter_add.default": _scatter_add,
+    "select.int": _select,
+    "index_select.default": _index_select,
+    "embedding.default": _embedding,
+    "put.default": _put,
     "amax.default": _maximum_over,
     "amin.default": _maximum_over,
     "axis_map.default": _axis_map,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.select import layer_of
 from gfcompile.step import Role, Step
 
@@ -38,30 +37,35 @@ class Unsupported:
 
 def describe(step: Step, failures: Sequence[tuple[fx.Node, str | None]]) -> list[Unsupported]:
     """The failing nodes by operator, the most frequent first."""
-    behind = _nodes_behind_the_loss(step)
+    backward = _nodes_of_the_backward(step)
     by_operator: dict[tuple[str, bool, str | None], list[fx.Node]] = {}
     for node, detail in failures:
-        key = (str(node.target).removesuffix(".default"), node in behind, detail)
+        key = (str(node.target).removesuffix(".default"), node in backward, detail)
         by_operator.setdefault(key, []).append(node)
     found = []
-    for (operator, is_behind, detail), nodes in by_operator.items():
+    for (operator, only_backward, detail), nodes in by_operator.items():
         layers = dict.fromkeys(_nearest_layer(step, node) for node in nodes)
         line = next((line for line in map(_source_line, nodes) if line), None)
-        found.append(Unsupported(operator, len(nodes), tuple(layers)[:3], line, is_behind, detail))
+        found.append(Unsupported(operator, len(nodes), tuple(layers)[:3], line, only_backward, detail))
     return sorted(found, key=lambda each: -each.count)
 
 
-def _nodes_behind_the_loss(step: Step) -> set[fx.Node]:
+def _nodes_of_the_backward(step: Step) -> set[fx.Node]:
+    """What the loss does not need. A prediction program has none."""
     if not any(value.role is Role.LOSS for value in step.outputs):
         return set()
-    crossing = Crossing(step)
-    return {node for node in step.body.graph.nodes if crossing.is_behind(node)}
+    needed = {step.loss()}
+    for node in reversed(step.body.graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    return set(step.body.graph.nodes) - needed
 
 
 def _source_line(node: fx.Node) -> str | None:
     """The innermost line of the user's own code that the trace remembers."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [(path, line) for path, line in frames if "/torch/" not in path and "/gfcompile/frontend/" not in path]
+    foreign = ("<", "/torch/", "/gfcompile/frontend/")  # generated code, PyTorch, the tracer
+    own = [(path, line) for path, line in frames if not any(mark in path for mark in foreign)]
     return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else None
 
 

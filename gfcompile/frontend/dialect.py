@@ -26,9 +26,7 @@ def speak_dialect(body: fx.GraphModule, seed: fx.Node | None = None) -> None:
     for node in list(body.graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in ASSERTIONS:
-            body.graph.erase_node(node)
-        elif node.target in RANDOM and seed is not None:
+        if node.target in RANDOM and seed is not None:
             node.args = (seed, stream, *node.args)
             node.target = RANDOM[node.target]
             stream += 1
@@ -201,10 +199,10 @@ def _adaptive_max_pool2d(x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
 
 def _windows(length: int, count: int) -> Tensor:
     """The elements of each adaptive window; a window shorter than the longest repeats its last one."""
-    starts = [index * length // count for index in range(count)]
-    ends = [-(-(index + 1) * length // count) for index in range(count)]
-    most = max(end - start for start, end in zip(starts, ends, strict=True))
-    return torch.tensor([[min(start + tap, end - 1) for tap in range(most)] for start, end in zip(starts, ends)])
+    which = torch.arange(count)
+    starts, ends = which * length // count, ((which + 1) * length + count - 1) // count
+    most = max(-(-(index + 1) * length // count) - index * length // count for index in range(count))
+    return torch.minimum(starts[:, None] + torch.arange(most), ends[:, None] - 1)
 
 
 def _adaptive_max_pool1d(x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
@@ -300,6 +298,20 @@ def _rrelu(
     return F.leaky_relu(x, (lower + upper) / 2)
 
 
+# ---- weights
+
+
+def _weight_norm(direction: Tensor, size: Tensor, axis: int = 0) -> Tensor:
+    return _weight_norm_interface(direction, size, axis)[0]
+
+
+def _weight_norm_interface(direction: Tensor, size: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """The direction scaled to `size` along every axis but one, and its own size."""
+    others = [each for each in range(direction.dim()) if each != axis]
+    norm = (direction * direction).sum(others, keepdim=True).sqrt()
+    return direction * (size / norm), norm
+
+
 # ---- random numbers: (seed, stream, the operator's own arguments)
 
 
@@ -324,7 +336,8 @@ def _feature_dropout(seed: Tensor, stream: int, x: Tensor, p: float, train: bool
 
 def _random_attention(seed: Tensor, stream: int, *args: Any, **settings: Any) -> Tensor:
     p = args[4] if len(args) > 4 else settings.get("dropout_p", 0.0)
-    return _attention(*args, **settings, drop=lambda weights: _dropout(seed, stream, weights, p, True))
+    settings["drop"] = lambda weights: _dropout(seed, stream, weights, p, True)
+    return _attention(*args, **settings)
 
 
 def _random_rrelu(
@@ -432,6 +445,8 @@ DIALECT: dict[Any, Function] = {
     aten.adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
     aten.adaptive_max_pool1d.default: _adaptive_max_pool1d,
     aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
+    aten._weight_norm.default: _weight_norm,
+    aten._weight_norm_interface.default: _weight_norm_interface,
     aten.grid_sampler.default: _grid_sample,
     aten.grid_sampler_2d.default: _grid_sample,
     aten.scaled_dot_product_attention.default: _attention,

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from gfcompile.errors import UserError
 from gfcompile.frontend.decompositions import decompositions
-from gfcompile.frontend.dialect import speak_dialect
+from gfcompile.frontend.dialect import ASSERTIONS, speak_dialect
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
@@ -97,7 +97,7 @@ def forward_step(program: ExportedProgram, plan: Plan, inputs: Inputs, updated_b
             outputs.append(Value(Role.OUTPUT, f"output{len(outputs)}" if outputs else "output"))
     body = program.graph_module
     body.graph.output_node().args = (tuple(kept),)
-    _free_views(body)
+    _settle(body)
     return Step(body, signature, outputs, plan, dict(_tensors(program)), updated_buffers)
 
 
@@ -116,6 +116,7 @@ def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss
     with _quiet():
         program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
         speak_dialect(program.graph_module, _seed_of(program))
+        _freeze_unread(program)
         joint = _decompose_exported_program(
             program,
             cia_to_decomp={},
@@ -142,6 +143,14 @@ def draws_random_numbers(module: nn.Module) -> bool:
     return not isinstance(module, _NORMS) and (is_leaf or has_rate)
 
 
+def _freeze_unread(program: ExportedProgram) -> None:
+    """A shared parameter is read by one of its names; the tracer would want a gradient for the others too."""
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and not node.users and node.meta["val"].requires_grad:
+            with node.meta["val"].fake_mode:
+                node.meta["val"] = torch.empty_like(node.meta["val"], requires_grad=False)
+
+
 def _seed_of(program: ExportedProgram) -> fx.Node:
     *_, seed = program.graph_signature.user_inputs
     return next(node for node in program.graph.nodes if node.name == seed)
@@ -165,17 +174,20 @@ def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> St
         }
         outputs.append(Value(kinds[spec.kind], name))
     _drop_unused_seed(joint.graph_module, inputs)
-    _free_views(joint.graph_module)
+    _settle(joint.graph_module)
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _tensors(joint)}
     updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
     return Step(joint.graph_module, inputs, outputs, plan, tensors, updated)
 
 
-def _free_views(body: fx.GraphModule) -> None:
-    """A view of strided memory is a reshape: passes may change how that memory is laid out."""
-    for node in body.graph.nodes:
-        if node.target is torch.ops.aten.view.default and not node.args[0].meta["val"].is_contiguous():
+def _settle(body: fx.GraphModule) -> None:
+    """Assertions go; a view of strided memory becomes a reshape, since passes may change how that memory is laid out."""
+    for node in list(body.graph.nodes):
+        if node.target in ASSERTIONS:
+            body.graph.erase_node(node)
+        elif node.target is torch.ops.aten.view.default and not node.args[0].meta["val"].is_contiguous():
             node.target = torch.ops.aten.reshape.default
+    body.recompile()
 
 
 def _drop_unused_seed(body: fx.GraphModule, inputs: list[Value]) -> None:

@@ -17,7 +17,7 @@ from gfcompile.onnx_out.writer import UNTRANSLATED
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import check_file
 
-MODEL = "model.onnx"
+MODEL = "model.onnx"  # in an artifact: the model without its weights
 Weights = Mapping[str, np.ndarray]
 
 

@@ -1,4 +1,4 @@
-"""Values moved by a table that is known at compile time: what strides, scatters and constant indices come down to."""
+"""Values moved by a table that is known at compile time, or put where indices of the batch say."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def move(sources: list[Tensor], table: Tensor, shape: list[int]) -> Tensor:
 @move.register_fake
 def _(sources: list[Tensor], table: Tensor, shape: list[int]) -> Tensor:
     return sources[0].new_empty(shape)
+
+
+@custom_op("gf::put", mutates_args=())
+def put(base: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    """Row by row: base [R, P] with values [R, I] put, or added, where index [R, I] says; the last of equals stays."""
+    return base.scatter_add(1, index, values) if accumulate else base.scatter(1, index, values)
+
+
+@put.register_fake
+def _(base: Tensor, index: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    return torch.empty_like(base)
 
 
 def _samples(shape: list[int], table: Tensor) -> int:

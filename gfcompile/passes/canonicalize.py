@@ -2,6 +2,7 @@
 
     alias(x), clone(x), detach(x)   ==>  x
     copy(y, x)                      ==>  x, in y's shape and type
+    scatter, index_put              ==>  gf.put on rows, where the indices are not known (static_moves has had the rest)
     batch norm, running statistics  ==>  x*scale + shift, scale and shift from the statistics
     batch norm, batch statistics    ==>  mean and variance, the same, and the statistics' update
 
@@ -10,22 +11,26 @@ Exact up to float rounding. Refuses nothing: what it does not know it leaves.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
+from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, infer, shape_of
 from gfcompile.step import Step
 
 aten = torch.ops.aten
 IDENTITIES = {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
+SCATTERS = {aten.scatter.src: False, aten.scatter_add.default: True}  # whether they add
+PUTS = {aten.index_put.default, aten._unsafe_index_put.default}
 COPIES = {aten.copy.default}
 BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 BATCH_NORM_TRAIN = aten._native_batch_norm_legit_functional.default
 
-SITES = IDENTITIES | COPIES | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
+SITES = SCATTERS.keys() | PUTS | IDENTITIES | COPIES | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
 
 
 class Canonicalize(Pass):
@@ -35,11 +40,19 @@ class Canonicalize(Pass):
 
     def find(self, step: Step) -> Found:
         for node in step.body.graph.nodes:
+            if node.target in SCATTERS and not _is_whole(node):
+                continue
             if node.target in SITES or (node.target is aten._to_copy.default and _is_same_type(node)):
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         graph = step.body.graph
+        if site.target in SCATTERS or site.target in PUTS:
+            with graph.inserting_before(site):
+                value = _scatter(graph, site) if site.target in SCATTERS else _index_put(graph, site)
+            site.replace_all_uses_with(value)
+            graph.erase_node(site)
+            return
         if site.target is BATCH_NORM_EVAL:
             with graph.inserting_before(site):
                 results = _eval_batch_norm(graph, *site.args)
@@ -65,6 +78,41 @@ class Canonicalize(Pass):
                     user.replace_all_uses_with(results[index])
                 graph.erase_node(user)
         graph.erase_node(site)
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Whether the indices of a scatter cover every row."""
+    base, axis, index = node.args[:3]
+    rows = [[size for at, size in enumerate(shape_of(value)) if at != axis % len(shape_of(base))] for value in (base, index)]
+    return rows[0] == rows[1]
+
+
+def _scatter(graph: fx.Graph, site: fx.Node) -> fx.Node:
+    """Along one axis: that axis last, the others as rows."""
+    base, axis, index, source = site.args[:4]
+    rank = len(shape_of(base))
+    order = [at for at in range(rank) if at != axis % rank] + [axis % rank]
+
+    def rows(value: fx.Node) -> fx.Node:
+        moved = emit(graph, aten.permute.default, value, order)
+        return emit(graph, aten.reshape.default, moved, [-1, shape_of(moved)[-1]])
+
+    result = emit(graph, gf.put.default, rows(base), rows(index), rows(source), SCATTERS[site.target])
+    shaped = emit(graph, aten.reshape.default, result, [shape_of(base)[at] for at in order])
+    return emit(graph, aten.permute.default, shaped, [order.index(at) for at in range(rank)])
+
+
+def _index_put(graph: fx.Graph, site: fx.Node) -> fx.Node:
+    """Positions are indexed as the values would be; these say where each value goes."""
+    base, indices, values, *rest = site.args
+    shape = list(shape_of(base))
+    count = math.prod(shape)
+    positions = emit(graph, aten.arange.start_step, 0, count, 1)
+    places = emit(graph, aten.index.Tensor, emit(graph, aten.reshape.default, positions, shape), indices)
+    spread = emit(graph, aten.expand.default, values, list(shape_of(places)))
+    operands = [emit(graph, aten.reshape.default, value, [1, -1]) for value in (base, places, spread)]
+    result = emit(graph, gf.put.default, *operands, bool(rest and rest[0]))
+    return emit(graph, aten.reshape.default, result, shape)
 
 
 def _copied(graph: fx.Graph, target: fx.Node, source: fx.Node) -> fx.Node:

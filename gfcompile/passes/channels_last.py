@@ -50,6 +50,7 @@ class Relayout:
         self.step = step
         self.graph = fx.Graph()
         self.fake = fake_mode_of(step.body.graph)
+        self.stack_trace: str | None = None  # of the node that is being rewritten: where the user wrote it
         self.plain: dict[fx.Node, Any] = {}
         self.image: dict[fx.Node, fx.Node] = {}
         self.taps: dict[fx.Node, fx.Node] = {}  # of max pools: the indices that only their backward pass reads
@@ -84,6 +85,7 @@ class Relayout:
         values = fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
         with self.fake, torch.no_grad():
             node.meta["val"] = target(*values[0], **values[1])
+        node.meta["stack_trace"] = self.stack_trace
         return node
 
     def as_plain(self, node: fx.Node) -> Any:
@@ -128,6 +130,7 @@ class Relayout:
         return self.emit(aten.clone.default, value, memory_format=torch.contiguous_format)
 
     def _rewrite(self, node: fx.Node) -> None:
+        self.stack_trace = node.meta.get("stack_trace")
         handler: Callable[[Relayout, fx.Node], bool] | None = IMAGE_OPS.get(node.target)
         if handler is not None and handler(self, node):
             return

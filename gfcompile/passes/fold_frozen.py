@@ -77,6 +77,8 @@ def evaluate(step: Step, node: fx.Node) -> Tensor:
                 known[arg] = tensor.double() if tensor.is_floating_point() else tensor
             else:
                 args, kwargs = fx.map_arg((arg.args, arg.kwargs), value_of)
+                if kwargs.get("dtype") is torch.float32:
+                    kwargs = {**kwargs, "dtype": torch.float64}
                 target = aten.reshape.default if arg.target is aten.view.default else arg.target
                 known[arg] = target(*args, **kwargs)
         return known[arg]

@@ -20,6 +20,7 @@ from gfcompile.passes.base import Found, Pass, emit
 from gfcompile.step import STATE, Refusal, Role, Step
 from gfcompile.weights import find_weights, module_of, parameters_of
 
+TRANSPOSED = 7  # the argument of convolution_backward that says so
 BACKWARD = torch.ops.aten.convolution_backward.default
 
 
@@ -51,7 +52,7 @@ class Select(Pass):
             yield Refusal(layer, reason)
         already = {layer for layer, _ in step.plan.refused}
         for node in step.body.graph.nodes:
-            if node.target is not BACKWARD:
+            if node.target is not BACKWARD or node.args[TRANSPOSED]:
                 continue
             name = layer_of(step, node.args[2])
             r = step.plan.patch_of(name) if name else None

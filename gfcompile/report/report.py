@@ -32,6 +32,7 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
     report["memory"] |= make_memory(analysis)
     report["loss"] = analysis.job.loss.name
     report["optimizer"] = {**analysis.job.optimizer.as_mapping(), "lr": analysis.job.lr}
+    report["kernels"] = {name: len(planned.program.functions) for name, planned in analysis.programs.items()}
     report["passes"] = [
         {
             "program": program,

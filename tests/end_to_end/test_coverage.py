@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.coverage import TOLERANCE, check
+from tests.models.definitions import DEFINITIONS
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,6 @@ FAR_APART = (
 
 @pytest.mark.parametrize("name", FAR_APART)
 def test_training_equals_pytorch(name, tmp_path):
-    row = check(name, tmp_path)
+    row = check(DEFINITIONS[name], tmp_path)
     assert row.worst <= TOLERANCE, f"{row.where}: relative error {row.worst:.1e}"
     assert row.filtered > 0

@@ -13,8 +13,7 @@ from tests.models.zoo import INPUTS, ZOO
 
 def surveyed(model: nn.Module, *shape: int):
     model.eval()
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    return survey(trace_forward(model, torch.zeros(shape)), names)
+    return survey(trace_forward(model, (torch.zeros(shape),)), model)
 
 
 def shortcuts(model: nn.Module, *shape: int) -> list[str]:

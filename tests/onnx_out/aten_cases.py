@@ -266,6 +266,8 @@ INDEXING = [
     Case(aten.slice_scatter.default, (X, real(2, 2, 4), 1, 1, 3)),
     Case(aten.slice_scatter.default, (X, real(2, 3, 2), -1, 0, None, 2)),
     Case(aten.select_scatter.default, (X, real(2, 4), 1, -1)),
+    Case(aten.unfold.default, (real(2, 7, 3), 1, 3, 2)),
+    Case(aten.unfold.default, (X, -1, 2, 1)),
     Case(aten.as_strided.default, (X, [2, 2, 3], [12, 1, 4], 1)),
     Case(aten.as_strided.default, (X, [3, 3], [2, 1])),
     Case(aten.as_strided_scatter.default, (X, real(2, 3), [2, 3], [12, 4], 2)),
@@ -290,6 +292,20 @@ NORMS = [
     Case(aten.native_layer_norm.default, (real(2, 3, 4), [3, 4], *affine, 1e-5), read=read)
     for affine in ((real(3, 4), real(3, 4)), (real(3, 4), None), (None, None))
     for read in ((0,), (0, 2), None)
+]
+WEIGHT = real(4, 3, 2, 2)
+LENGTHS = torch.linalg.vector_norm(WEIGHT, dim=(1, 2, 3), keepdim=True)
+NORMS += [
+    Case(
+        aten._weight_norm_interface_backward.default,
+        (
+            real(4, 3, 2, 2).flip(0),
+            WEIGHT,
+            real(4, 1, 1, 1),
+            torch.linalg.vector_norm(WEIGHT, dim=(1, 2, 3), keepdim=True),
+            0,
+        ),
+    )
 ]
 GEOMETRIES = (  # input, weight (ordinary), stride, padding, dilation, groups
     ((2, 3, 7, 8), (4, 3, 3, 3), [1, 1], [1, 1], [1, 1], 1),
@@ -385,6 +401,7 @@ CASES = [
 
 G = real(2, 4, 3, 3)
 DECOMPOSED = [
+    Case(aten._weight_norm_interface.default, (WEIGHT, real(4, 1, 1, 1))),
     Case(
         aten._native_batch_norm_legit_functional.default, (G, real(4), real(4), real(4), positive(4), True, 0.1, 1e-5)
     ),

@@ -106,6 +106,7 @@ def _pools() -> list[Case]:
         cases += [
             Case(gf.max_pool2d_nhwc.default, (x, *settings, ceil)),
             Case(gf.max_pool2d_values_nhwc.default, (x, *settings, ceil)),
+            Case(gf.pool_positions_nhwc.default, (taps, 8, *settings)),
             Case(gf.max_pool2d_backward_nhwc.default, (torch.randn_like(y), taps, [7, 8], *settings)),
         ]
     for given in AVG_POOLS:
@@ -136,6 +137,9 @@ def _moves() -> list[Case]:
         Case(gf.move.default, ([real(24)], one.int(), [3, 4])),
         Case(gf.move.default, ([real(2, 3, 2), real(2, 6)], three.int(), [2, 6])),
     ]
+    base, places = real(3, 7), torch.tensor([[2, 0, 6], [1, 3, 5], [4, 4, 4]])
+    cases.append(Case(gf.put.default, (base, places, real(3, 3), True)))
+    cases.append(Case(gf.put.default, (base, places[:2], real(2, 3), False)))
     seed = torch.tensor(-7)
     return cases + [Case(gf.uniform.default, (seed + k, stream, [3, 5]), tolerance=0) for k, stream in ((0, 0), (9, 3))]
 

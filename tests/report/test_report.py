@@ -70,7 +70,7 @@ def test_memory(analysis: Analysis, report: dict[str, Any]) -> None:
 
 def test_passes_and_versions(report: dict[str, Any]) -> None:
     names = [row["name"] for row in report["passes"] if row["program"] == "train"]
-    assert names[:3] == ["canonicalize", "select", "filter"]
+    assert names[:4] == ["static_moves", "canonicalize", "select", "filter"]
     assert all(row["seconds"] >= 0 and row["seconds_are"] == "measured" for row in report["passes"])
     assert {"gfcompile", "torch", "tvm", "python"} <= set(report["versions"])
 

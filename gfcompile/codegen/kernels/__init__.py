@@ -20,6 +20,7 @@ from gfcompile.codegen.kernels.pool import (
     max_pool2d_with_indices,
     pool_positions,
 )
+from gfcompile.codegen.kernels.put import put
 from gfcompile.codegen.kernels.random import uniform
 from gfcompile.codegen.kernels.resample import axis_map
 from gfcompile.codegen.kernels.statistics import (
@@ -56,6 +57,7 @@ __all__ = [
     "patch_mean",
     "patch_sum",
     "pool_positions",
+    "put",
     "regrid",
     "scale_by_area",
     "uniform",

@@ -18,6 +18,9 @@ from gfcompile.targets import Target
 __all__ = ["RULES", "Rule", "Workspace", "choose_schedule", "find_workspace", "schedule"]
 
 
+SCHEDULED = "gf.scheduled"  # the attribute of a function that was written with its loops
+
+
 @dataclass(frozen=True)
 class Rule:
     """A template: `apply` changes the schedule and returns True, or leaves it alone and returns False: "not mine"."""
@@ -44,6 +47,8 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
     """(name of the rule, scheduled function). A function with no blocks to schedule comes back as it is ("none")."""
+    if func.attrs is not None and SCHEDULED in func.attrs:
+        return "none", func
     sch = _start(func)
     if not list_blocks(sch):
         return "none", func

@@ -144,6 +144,16 @@ def _put_along(to: Emitter, x: Value, source: str, shape: tuple[int, ...], axis:
     return to.op("ScatterElements", x, index, source, axis=axis)
 
 
+@TABLE.writes(aten.unfold.default)
+def _unfold(to: Emitter, out: Value, x: Value, axis: int, size: int, step: int) -> str:
+    """Overlapping windows along an axis; their elements are a new last axis."""
+    axis %= x.rank
+    index = np.arange(out.shape[axis], dtype=np.int64)[:, None] * step + np.arange(size, dtype=np.int64)
+    windows = to.op("Gather", x, index, axis=axis)
+    order = [place for place in range(x.rank + 1) if place != axis + 1]
+    return to.op("Transpose", windows, perm=[*order, axis + 1])
+
+
 @TABLE.writes(aten.as_strided.default)
 def _as_strided(
     to: Emitter, out: Value, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None

@@ -34,6 +34,18 @@ def _batch_norm(
     return (y, *(None if kept is None else to.filled(kept.shape, 0, kept.dtype) for kept in out[1:]))
 
 
+@TABLE.writes(aten._weight_norm_interface_backward.default)
+def _weight_norm_backward(
+    to: Emitter, out: tuple[Optional, ...], gw: Value, v: Value, g: Value, norms: Value, axis: int
+) -> Result:
+    """w = g * v/|v|, so gg = sum(gw*v) / |v| and gv = g/|v| * (gw - v * sum(gw*v)/|v|^2)."""
+    others = [other for other in range(v.rank) if other != axis % v.rank]
+    projected = to.op("ReduceSum", to.op("Mul", gw, v), others)
+    gg = to.op("Div", projected, norms)
+    along = to.op("Mul", v, to.op("Div", gg, norms))
+    return to.op("Mul", to.op("Div", g, norms), to.op("Sub", gw, along)), gg
+
+
 @TABLE.writes(aten.native_layer_norm.default)
 def _layer_norm(
     to: Emitter,

@@ -44,6 +44,12 @@ def _move(to: Emitter, out: Value, sources: Sequence[Value], table: Value, shape
     return to.op("Reshape", to.op("ReduceSum", found, [2], keepdims=0), out.shape)
 
 
+@TABLE.writes(gf.put.default)
+def _put(to: Emitter, out: Value, base: Value, index: Value, values: Value, accumulate: bool) -> str:
+    where = to.cast(index, torch.int64)
+    return to.op("ScatterElements", base, where, values, axis=1, reduction="add" if accumulate else None)
+
+
 @TABLE.writes(gf.uniform.default)
 def _uniform(to: Emitter, out: Value, seed: Value, stream: int, shape: Ints) -> str:
     """`ops.random`: multiplied as int64, whose low bits are those of the unsigned product, and shifted as uint64."""

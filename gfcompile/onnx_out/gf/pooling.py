@@ -59,6 +59,26 @@ def _window_starts(pool: Pool) -> tuple[np.ndarray, np.ndarray]:
     return rows[:, None], cols[None, :]
 
 
+@TABLE.writes(gf.pool_positions_nhwc.default)
+def _pool_positions(
+    to: Emitter, out: Value, taps: Value, width: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints
+) -> str:
+    pool = Pool.of([0, width], taps.shape[1:3], kernel, stride, padding, dilation)
+    return from_nchw(to, _positions(to, taps, pool))
+
+
+def _positions(to: Emitter, taps: Value, pool: Pool) -> str:
+    """Where in its plane each tap lies, [N, C, OH, OW]; of the pooled image only the width counts."""
+    tap, width = to.cast(to_nchw(to, taps), torch.int64), to.scalar(pool.kernel[1], torch.int64)
+    row, col = (
+        to.op("Add", to.op("Mul", place, to.scalar(pace, torch.int64)), start)
+        for place, start, pace in zip(
+            (to.op("Div", tap, width), to.op("Mod", tap, width)), _window_starts(pool), pool.dilation, strict=True
+        )
+    )
+    return to.op("Add", to.op("Mul", row, to.scalar(pool.size[1], torch.int64)), col)
+
+
 @TABLE.writes(gf.max_pool2d_values_nhwc.default)
 def _max_pool_values(
     to: Emitter,
@@ -87,15 +107,7 @@ def _max_pool_backward(
     dilation: Ints,
 ) -> str:
     pool = Pool.of(size, gy.shape[1:3], kernel, stride, padding, dilation)
-    plane = to_nchw(to, taps)
-    tap, width = to.cast(plane, torch.int64), to.scalar(pool.kernel[1], torch.int64)
-    row, col = (
-        to.op("Add", to.op("Mul", place, to.scalar(pace, torch.int64)), start)
-        for place, start, pace in zip(
-            (to.op("Div", tap, width), to.op("Mod", tap, width)), _window_starts(pool), pool.dilation, strict=True
-        )
-    )
-    where = to.op("Add", to.op("Mul", row, to.scalar(pool.size[1], torch.int64)), col)
+    where = _positions(to, taps, pool)
     gradient = to_nchw(to, gy)
     spread = scatter_planes(to, gradient, where, gradient.shape[:2], size, gy.dtype)
     return from_nchw(to, to.op("Reshape", spread, [*gradient.shape[:2], *size]))
