@@ -24,7 +24,6 @@ from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.targets import find_target
 
-
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
 
@@ -74,8 +73,9 @@ def compile(
     `layers` trains the last N convolutions and the head; `r` is the patch edge, an int or {pattern: r} with "*" for
     the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
     model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
-    dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as published: the same gradients from more memory. `debug`
-    makes a slower step that checks the memory around every buffer after every kernel, with the same results.
+    dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as
+    published: the same gradients from more memory. `debug` makes a slower step that checks the memory around every
+    buffer after every kernel, with the same results.
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 aten = torch.ops.aten
+WIDTH = 2  # of the images with the unit vectors: of one column, PyTorch's antialiasing resizes give garbage
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Taps:
 def matrix(kind: str, settings: tuple[float, ...], length: int, size: int) -> Tensor:
     """[size, length] in float32: what the map does to each unit vector."""
     units = torch.eye(length).reshape(1, length, length, 1)  # [1, which unit, position, 1]
-    result = _MAPS[kind](units, size, *settings)
+    result = _MAPS[kind](units.repeat(1, 1, 1, WIDTH), size, *settings)[..., 0]
     return result.reshape(length, size).T.contiguous()
 
 
@@ -49,7 +50,7 @@ def _resize(resize: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Settings of a resize: align_corners (0 or 1), and the scale that the user gave (0: none)."""
 
     def apply(x: Tensor, size: int, align: float, scale: float) -> Tensor:
-        return resize(x, [size, 1], bool(align), scale or None)
+        return resize(x, [size, WIDTH], bool(align), scale or None)
 
     return apply
 

@@ -51,7 +51,9 @@ class Job:
 class Analysis:
     """Everything known before code is generated. `programs` has train, gradients and predict, in that order.
 
-    `shared` maps further names of a shared tensor to the one in use; `output` is the model's on the example: a tensor or a structure of them. `comparisons` are training programs that are planned and not built, both without the patch calculus, keeping what
+    `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
+    the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
+    keeping what
     autograd would: `exact`, and `published`, which filters.
     """
 

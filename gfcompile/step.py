@@ -89,6 +89,11 @@ class Step:
     layouts: dict[str, WeightLayout] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
 
+    def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The graph in plain PyTorch. (Calling `body` would need its code generated anew after every pass.)"""
+        results: tuple[Tensor, ...] = fx.Interpreter(self.body).run(*inputs)
+        return results
+
     def placeholders(self) -> list[fx.Node]:
         return [node for node in self.body.graph.nodes if node.op == "placeholder"]
 

@@ -24,7 +24,16 @@ from gfcompile import pipeline
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import SAMPLE_WEIGHT, SEED, TARGET, Inputs, input_values, trace_forward, trace_training, working_copy
+from gfcompile.frontend.trace import (
+    SAMPLE_WEIGHT,
+    SEED,
+    TARGET,
+    Inputs,
+    input_values,
+    trace_forward,
+    trace_training,
+    working_copy,
+)
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
@@ -168,7 +177,7 @@ def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0) -> dict[Value, 
     doors.update(zip(input_values(x), x, strict=True))
     inputs = [doors[value] if value in doors else step.tensors[value.name].clone() for value in step.inputs]
     with torch.no_grad():
-        results = step.body(*inputs)
+        results = step.run(*inputs)
     return dict(zip(step.outputs, results, strict=True))
 
 

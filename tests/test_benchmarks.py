@@ -91,7 +91,7 @@ def test_plain_filter_trains_like_gfcompile() -> None:
     step = pipeline.run(trace_training(model, (x,), labels, resolve_loss("cross_entropy"), plan), pipeline.FILTERING)
     batch = {Role.INPUT: x.double(), Role.TARGET: labels, Role.SAMPLE_WEIGHT: torch.ones(2, dtype=torch.float64)}
     given = [batch[v.role] if v.role in batch else step.tensors[v.name].double() for v in step.inputs]
-    results = zip(step.outputs, step.body(*given), strict=True)
+    results = zip(step.outputs, step.run(*given), strict=True)
     expected = {value.name: result for value, result in results if value.role is Role.GRADIENT}
     assert set(expected) == plan.trained_parameters
 

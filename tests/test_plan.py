@@ -200,8 +200,7 @@ def test_modes_are_handed_on():
 def test_too_many_layers():
     refuses(
         RESNET,
-        "--layers 999: the model has 5 convolutions that count (shortcut projections do not);"
-        " use --layers 5 or less",
+        "--layers 999: the model has 5 convolutions that count (shortcut projections do not); use --layers 5 or less",
         layers=999,
     )
 

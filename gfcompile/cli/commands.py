@@ -229,10 +229,26 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     screen.say(source)
     patches = {"*": DEFAULT_PATCH, **dict(args.r)}
     request = Request(
-        args.layers, patches, tuple(args.train), args.exact, dict(args.batchnorm), args.compat, args.train_affine,
+        args.layers,
+        patches,
+        tuple(args.train),
+        args.exact,
+        dict(args.batchnorm),
+        args.compat,
+        args.train_affine,
         args.dropout,
     )
-    job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode, not args.no_calculus, loaded.onnx_skeleton)
+    job = Job(
+        loaded.module,
+        example,
+        loss,
+        request,
+        optimizer,
+        lr,
+        loaded.fixed_mode,
+        not args.no_calculus,
+        loaded.onnx_skeleton,
+    )
     return job, loaded.name, source
 
 

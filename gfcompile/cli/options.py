@@ -66,7 +66,9 @@ def compile_parser() -> Parser:
     _training(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="write the artifact here; default: MODEL_step")
-    output.add_argument("--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text and ONNX")
+    output.add_argument(
+        "--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text and ONNX"
+    )
     output.add_argument(
         "--dry-run", action="store_true", help="analyse and report, generate no code; the report goes to --dump DIR"
     )
@@ -175,7 +177,11 @@ def diff_parser() -> Parser:
 def _model(parser: argparse.ArgumentParser, about: str = "a .pt2, .pt or .pth file, or package.module:factory") -> None:
     group = parser.add_argument_group("model")
     group.add_argument("model", metavar="MODEL", help=about)
-    group.add_argument("--input", metavar="NxCxHxW", help="shape of a batch, several inputs joined by commas; default: the file's, else a printed guess")
+    group.add_argument(
+        "--input",
+        metavar="NxCxHxW",
+        help="shape of a batch, several inputs joined by commas; default: the file's, else a printed guess",
+    )
     group.add_argument("--batch", metavar="N", type=_whole, help="batch size, in place of the shape's first number")
     group.add_argument("--weights", metavar="FILE", help="a .safetensors file to load into the model")
     group.add_argument(
@@ -215,7 +221,9 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated;"
         " frozen: eval, and the affine parameters stay too; for all or for those that NAME matches; may be repeated",
     )  # fmt: skip
-    group.add_argument("--dropout", action="store_true", help="train with the model's dropouts on; they are off otherwise")
+    group.add_argument(
+        "--dropout", action="store_true", help="train with the model's dropouts on; they are off otherwise"
+    )
     group.add_argument(
         "--compat", metavar="reference", help="the published code's formulas, which omit 1/stride^2 in strided layers"
     )

@@ -211,6 +211,32 @@ def _maximum_over(node: fx.Node, to: Importer) -> relax.Var:
     return to.block_builder.emit(reduce(to.env[x], axes, keep))
 
 
+def _where(node: fx.Node, to: Importer) -> relax.Var:
+    """Both sides in the result's type."""
+    condition, *sides = (to.env[arg] for arg in node.args)
+    x, y = (relax.op.astype(side, _dtype(node)) if side.ty.dtype != _dtype(node) else side for side in sides)
+    return to.block_builder.emit(relax.op.where(condition, x, y))
+
+
+def _product_over(node: fx.Node, to: Importer) -> relax.Var:
+    x, axis, *keep = node.args
+    return to.block_builder.emit(relax.op.prod(to.env[x], [axis], bool(keep and keep[0])))
+
+
+def _rounded_division(node: fx.Node, to: Importer) -> relax.Var:
+    """Numbers take the result's type: TVM's own makes an int32 of them whatever they divide."""
+    dtype = _dtype(node)
+    x, y = (
+        relax.op.astype(to.env[arg], dtype) if isinstance(arg, fx.Node) else relax.const(arg, dtype)
+        for arg in node.args[:2]
+    )
+    mode = node.kwargs.get("rounding_mode")
+    if mode == "floor":
+        return to.block_builder.emit(relax.op.floor_divide(x, y))
+    quotient = relax.op.divide(x, y)
+    return to.block_builder.emit(relax.op.trunc(quotient) if mode == "trunc" and "float" in dtype else quotient)
+
+
 def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     """scatter(base, axis, index, value) as a comparison: TVM's own is one serial loop, and the loss needs no more."""
     base, axis, index, value = node.args
@@ -226,6 +252,16 @@ def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     if shape_of(index)[axis] != 1:
         return to._scatter_value(node)
     return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
+
+
+def _largest_along(node: fx.Node, to: Importer) -> relax.Var:
+    """Values and positions along one axis, the first of equals."""
+    x, axis, *rest = node.args
+    keep = bool(rest and rest[0])
+    largest = node.target.__name__.startswith("max")
+    value, place = (relax.op.max, relax.op.argmax) if largest else (relax.op.min, relax.op.argmin)
+    emit = to.block_builder.emit
+    return relax.Tuple([emit(value(to.env[x], axis, keep)), emit(place(to.env[x], axis, keep))])
 
 
 def _select(node: fx.Node, to: Importer) -> relax.Var:
@@ -288,12 +324,18 @@ CONVERTERS: dict[str, Converter] = {
     "unpack_mask.default": _unpack_mask,
     "scale_by_area.default": _scale_by_area,
     "regrid.default": _regrid,
+    "max.dim": _largest_along,
+    "min.dim": _largest_along,
     "select.int": _select,
     "index_select.default": _index_select,
     "embedding.default": _embedding,
     "put.default": _put,
     "amax.default": _maximum_over,
     "amin.default": _maximum_over,
+    "where.self": _where,
+    "prod.dim_int": _product_over,
+    "div.Tensor_mode": _rounded_division,
+    "div.Scalar_mode": _rounded_division,
     "axis_map.default": _axis_map,
     "uniform.default": _uniform,
     "move.default": _move,

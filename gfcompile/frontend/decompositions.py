@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions
 
+from gfcompile.frontend.ordering import ORDERING
+
 aten = torch.ops.aten
 Normalised = tuple[Tensor, Tensor, Tensor]
 
 
 def decompositions() -> dict[Any, Any]:
     """For `run_decompositions` and the joint trace: operator -> the same in smaller ones."""
-    return {**core_aten_decompositions(), **_OURS}
+    return {**core_aten_decompositions(), **_OURS, **ORDERING}
 
 
 def _normalise(x: Tensor, axes: list[int], eps: float) -> Normalised:
@@ -90,6 +92,8 @@ def _vector_norm(
     axes = list(dim) if dim else list(range(x.dim()))
     if ord == 2:
         return (x * x).sum(axes, keepdim=keepdim).sqrt()
+    if ord == 0:
+        return (x != 0).sum(axes, keepdim=keepdim).to(x.dtype)
     size = x.abs()
     if ord == 1:
         return size.sum(axes, keepdim=keepdim)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from gfcompile.frontend.formulas import FORMULAS
 from gfcompile.ops import gf
 
 aten = torch.ops.aten
@@ -208,6 +209,20 @@ def _windows(length: int, count: int) -> Tensor:
 def _adaptive_max_pool1d(x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
     values, where = _adaptive_max_pool2d(x.unsqueeze(-2), [1, *_ints(size, 1)])
     return values.squeeze(-2), where.squeeze(-2)
+
+
+def _adaptive_max_pool3d(x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
+    """A maximum over planes of maxima in planes, and PyTorch's positions in the volume."""
+    samples, channels, depth, height, width = x.shape
+    wanted = zip(_ints(size, 3), x.shape[2:], strict=True)
+    planes, rows, cols = (have if want is None else want for want, have in wanted)
+    inner, pixel = _adaptive_max_pool2d(x.reshape(samples, channels * depth, height, width), [rows, cols])
+    columns = [samples, channels, depth, rows * cols]
+    values, place = _adaptive_max_pool2d(inner.reshape(columns), [planes, rows * cols])
+    plane = place // (rows * cols)
+    position = plane * (height * width) + pixel.reshape(columns).gather(2, plane)
+    shape = [samples, channels, planes, rows, cols]
+    return values.reshape(shape), position.reshape(shape)
 
 
 def _ints(value: Any, count: int) -> list[int]:
@@ -411,6 +426,7 @@ def _randn_like(seed: Tensor, stream: int, x: Tensor, **_: Any) -> Tensor:
 
 
 DIALECT: dict[Any, Function] = {
+    **FORMULAS,
     aten.upsample_nearest1d.vec: _resize("nearest", takes_align=False),
     aten.upsample_nearest2d.vec: _resize("nearest", takes_align=False),
     aten.upsample_nearest3d.vec: _resize("nearest", takes_align=False),
@@ -445,6 +461,7 @@ DIALECT: dict[Any, Function] = {
     aten.adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
     aten.adaptive_max_pool1d.default: _adaptive_max_pool1d,
     aten.adaptive_max_pool2d.default: _adaptive_max_pool2d,
+    aten.adaptive_max_pool3d.default: _adaptive_max_pool3d,
     aten._weight_norm.default: _weight_norm,
     aten._weight_norm_interface.default: _weight_norm_interface,
     aten.grid_sampler.default: _grid_sample,

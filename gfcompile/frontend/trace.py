@@ -72,7 +72,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 def trace_forward(module: nn.Module, inputs: Inputs) -> ExportedProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), _buffers_assigned_in_place():
             program = torch.export.export(module, inputs, strict=False)
             speak_dialect(program.graph_module)
             return program.run_decompositions(decompositions())
@@ -113,7 +113,7 @@ def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss
         elif plan.dropout and draws_random_numbers(part):
             part.training = True
     arguments = (inputs, target, torch.ones(inputs[0].shape[0]), torch.zeros((), dtype=torch.int64))
-    with _quiet():
+    with _quiet(), _buffers_assigned_in_place():
         program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
         speak_dialect(program.graph_module, _seed_of(program))
         _freeze_unread(program)
@@ -181,13 +181,12 @@ def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> St
 
 
 def _settle(body: fx.GraphModule) -> None:
-    """Assertions go; a view of strided memory becomes a reshape, since passes may change how that memory is laid out."""
+    """Assertions go; views become reshapes, since passes may change how the memory under them lies."""
     for node in list(body.graph.nodes):
         if node.target in ASSERTIONS:
             body.graph.erase_node(node)
-        elif node.target is torch.ops.aten.view.default and not node.args[0].meta["val"].is_contiguous():
+        elif node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
-    body.recompile()
 
 
 def _drop_unused_seed(body: fx.GraphModule, inputs: list[Value]) -> None:
@@ -210,6 +209,26 @@ def _tensors(program: ExportedProgram) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in {**program.constants, **program.state_dict}.items():
         if isinstance(tensor, Tensor):
             yield name, tensor.detach().clone()
+
+
+@contextmanager
+def _buffers_assigned_in_place() -> Iterator[None]:
+    """`self.mean = new` is an update of the buffer as `self.mean.copy_(new)` is, but the tracer sees only the latter."""
+    assign = nn.Module.__setattr__
+
+    def assign_or_copy(module: nn.Module, name: str, value: Any) -> None:
+        buffer = module.__dict__.get("_buffers", {}).get(name)
+        fits = isinstance(buffer, Tensor) and isinstance(value, Tensor) and buffer.shape == value.shape
+        if fits and buffer is not value:
+            buffer.copy_(value)
+        else:
+            assign(module, name, value)
+
+    nn.Module.__setattr__ = assign_or_copy
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = assign
 
 
 @contextmanager

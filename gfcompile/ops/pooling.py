@@ -46,7 +46,7 @@ def _(
 def pool_positions_nhwc(
     taps: Tensor, width: int, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
 ) -> Tensor:
-    """PyTorch's indices of `max_pool2d_nhwc`'s taps: positions in the plane of the pooled image, `width` pixels wide."""
+    """PyTorch's indices of `max_pool2d_nhwc`'s taps: positions in the pooled image's plane, `width` pixels wide."""
     tap = to_nchw(taps).long()
     rows, cols = _window_starts(tap, stride, padding)
     row, col = tap // kernel[1] * dilation[0] + rows, tap % kernel[1] * dilation[1] + cols

@@ -169,6 +169,6 @@ def _last_reader(gradient: fx.Node, parameter: fx.Node) -> fx.Node:
     for node in gradient.graph.nodes:
         if node is gradient or (node.op == "call_function" and readers & set(node.all_input_nodes)):
             last = node
-            if node.target in (aten.permute.default, aten.view.default):
+            if node.target in (aten.permute.default, aten.reshape.default):
                 readers.add(node)
     return last

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, infer, shape_of
+from gfcompile.passes.base import Found, Pass, emit, shape_of
 from gfcompile.step import Step
 
 aten = torch.ops.aten
@@ -65,11 +65,8 @@ class Canonicalize(Pass):
                     value = _copied(graph, *site.args[:2])
             else:
                 value = site.args[0]
-            users = list(site.users)
             site.replace_all_uses_with(value)
             graph.erase_node(site)
-            for user in users:
-                _reshape_where_no_view(graph, user)
             return
         for user in list(site.users):
             index: int = user.args[1]
@@ -83,7 +80,9 @@ class Canonicalize(Pass):
 def _is_whole(node: fx.Node) -> bool:
     """Whether the indices of a scatter cover every row."""
     base, axis, index = node.args[:3]
-    rows = [[size for at, size in enumerate(shape_of(value)) if at != axis % len(shape_of(base))] for value in (base, index)]
+    rows = [
+        [size for at, size in enumerate(shape_of(value)) if at != axis % len(shape_of(base))] for value in (base, index)
+    ]
     return rows[0] == rows[1]
 
 
@@ -125,22 +124,12 @@ def _copied(graph: fx.Graph, target: fx.Node, source: fx.Node) -> fx.Node:
     return source
 
 
-def _reshape_where_no_view(graph: fx.Graph, user: fx.Node) -> None:
-    """Without the copy that stood there, a view may ask for strides that are not."""
-    if user.target is not aten.view.default:
-        return
-    try:
-        infer(graph, aten.view.default, user.args, {})
-    except (RuntimeError, ValueError):
-        user.target = aten.reshape.default
-
-
 def _is_same_type(node: fx.Node) -> bool:
     return bool(node.meta["val"].dtype == node.args[0].meta["val"].dtype)
 
 
 def _per_channel(graph: fx.Graph, value: fx.Node, rank: int) -> fx.Node:
-    return emit(graph, aten.view.default, value, [1, -1] + [1] * (rank - 2))
+    return emit(graph, aten.reshape.default, value, [1, -1] + [1] * (rank - 2))
 
 
 def _affine(graph: fx.Graph, x: fx.Node, mean: fx.Node, rstd: fx.Node, weight: Any, bias: Any) -> fx.Node:
@@ -180,8 +169,8 @@ def _train_batch_norm(
     centred = emit(graph, aten.sub.Tensor, x, mean_kept)
     square = emit(graph, aten.mul.Tensor, centred, centred)
     var_kept = emit(graph, aten.mean.dim, square, axes, True)
-    mean = emit(graph, aten.view.default, mean_kept, [-1])
-    var = emit(graph, aten.view.default, var_kept, [-1])
+    mean = emit(graph, aten.reshape.default, mean_kept, [-1])
+    var = emit(graph, aten.reshape.default, var_kept, [-1])
     rstd = emit(graph, aten.rsqrt.default, emit(graph, aten.add.Scalar, var, eps))
     y = emit(graph, aten.mul.Tensor, centred, _per_channel(graph, rstd, len(shape)))
     if weight is not None:

@@ -79,8 +79,6 @@ class Relayout:
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        if target is aten.view.default:  # layouts have changed: what was contiguous in the trace need not be here
-            target = aten.reshape.default
         node = self.graph.call_function(target, args, kwargs)
         values = fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
         with self.fake, torch.no_grad():
@@ -105,7 +103,7 @@ class Relayout:
             plain = self.as_plain(node)
             rank = len(shape_of(plain))
             if rank < 4:
-                plain = self.emit(aten.view.default, plain, [1] * (4 - rank) + list(shape_of(plain)))
+                plain = self.emit(aten.reshape.default, plain, [1] * (4 - rank) + list(shape_of(plain)))
             self.image[node] = self._transposed(plain, TO_LAST)
         return self.image[node]
 
@@ -123,7 +121,7 @@ class Relayout:
         moved = [shape[axis] for axis in order]
         spatial = shape[1:3] if order == TO_FIRST else shape[2:4]
         if spatial == (1, 1) or shape[3 if order == TO_FIRST else 1] == 1:
-            return self.emit(aten.view.default, value, moved)
+            return self.emit(aten.reshape.default, value, moved)
         return self._contiguous(self.emit(aten.permute.default, value, order))
 
     def _contiguous(self, value: fx.Node) -> fx.Node:

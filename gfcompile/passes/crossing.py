@@ -12,7 +12,7 @@ aten = torch.ops.aten
 STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default}
 
 
-VIEWS = (aten.permute.default, aten.view.default, aten.unsqueeze.default, aten.expand.default)
+VIEWS = (aten.permute.default, aten.reshape.default, aten.unsqueeze.default, aten.expand.default)
 
 
 def is_view_of_input(node: fx.Node) -> bool:

@@ -34,7 +34,7 @@ class FoldBatchnorm(Pass):
         conv, scale = site.args
         graph = step.body.graph
         with graph.inserting_before(site):
-            per_output = emit(graph, aten.view.default, scale, [-1] + [1] * (len(shape_of(conv.args[1])) - 1))
+            per_output = emit(graph, aten.reshape.default, scale, [-1] + [1] * (len(shape_of(conv.args[1])) - 1))
             weight = emit(graph, aten.mul.Tensor, conv.args[1], per_output)
             scaled = emit(graph, aten.convolution.default, conv.args[0], weight, *conv.args[2:])
         site.replace_all_uses_with(scaled)

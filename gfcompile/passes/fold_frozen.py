@@ -15,7 +15,6 @@ from torch import Tensor, fx
 from gfcompile.passes.base import Found, Pass, emit, fake_like
 from gfcompile.step import Role, Step, Value
 
-
 aten = torch.ops.aten
 FILLS = {aten.full.default, aten.scalar_tensor.default}  # as good as constants, and smaller
 
@@ -79,8 +78,7 @@ def evaluate(step: Step, node: fx.Node) -> Tensor:
                 args, kwargs = fx.map_arg((arg.args, arg.kwargs), value_of)
                 if kwargs.get("dtype") is torch.float32:
                     kwargs = {**kwargs, "dtype": torch.float64}
-                target = aten.reshape.default if arg.target is aten.view.default else arg.target
-                known[arg] = target(*args, **kwargs)
+                known[arg] = arg.target(*args, **kwargs)
         return known[arg]
 
     with torch.no_grad():

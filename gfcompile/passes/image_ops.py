@@ -158,7 +158,7 @@ def _view(to: Relayout, node: fx.Node) -> bool:
         return False
     if len(shape_of(node)) == 4:
         return False
-    to.plain[node] = to.emit(aten.view.default, to.image[x], list(shape_of(node)))
+    to.plain[node] = to.emit(aten.reshape.default, to.image[x], list(shape_of(node)))
     return True
 
 
@@ -329,7 +329,7 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     aten.constant_pad_nd.default: _constant_pad,
     aten.permute.default: _permute,
     aten.expand.default: _expand,
-    aten.view.default: _view,
+    aten.reshape.default: _view,
     aten.cat.default: _cat,
     aten.slice.Tensor: _slice,
     aten.max_pool2d_with_indices.default: _max_pool,

@@ -58,7 +58,7 @@ class Evaluation:
             result = functools.reduce(self._plus, parts.values())
         else:
             result = self._assembled(parts, (batch, 1 if 1 in axes else form.shape[1], 1, 1))
-        return result if keep else self.write(aten.view.default, result, [n for a, n in _left(result, axes)])
+        return result if keep else self.write(aten.reshape.default, result, [n for a, n in _left(result, axes)])
 
     def statistic(self, field: Field, grid: Grid) -> fx.Node:
         """S(field): counts of masks, sums of anything else; of the unsliced map where all is sliced alike."""

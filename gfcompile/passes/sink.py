@@ -129,7 +129,7 @@ class Walk:
         shape = shape_of(arg)
         if len(shape) > 4 or any(size != 1 for size in shape[-2:]):
             return None
-        return arg if len(shape) == 4 else self.write(aten.view.default, arg, [1] * (4 - len(shape)) + list(shape))
+        return arg if len(shape) == 4 else self.write(aten.reshape.default, arg, [1] * (4 - len(shape)) + list(shape))
 
     def is_field(self, arg: Any, shape: Shape) -> bool:
         """A forward map of the same size."""

@@ -77,9 +77,7 @@ def _positions(step: Step, node: fx.Node, sources: list[fx.Node]) -> Tensor:
     codes, start = {}, 1
     for source in sources:
         value = source.meta["val"]
-        code = torch.empty_strided(value.shape, value.stride(), dtype=torch.int64)
-        code.copy_(torch.arange(start, start + value.numel()).reshape(value.shape))
-        codes[source] = code
+        codes[source] = _codes(value, start)
         start += value.numel()
     known = dict(codes)
 
@@ -88,6 +86,17 @@ def _positions(step: Step, node: fx.Node, sources: list[fx.Node]) -> Tensor:
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
     return node.target(*args, **kwargs).reshape(-1, 1)
+
+
+def _codes(value: Tensor, start: int) -> Tensor:
+    """Consecutive numbers in the strides of `value`; where elements share memory, as if expanded, one of theirs."""
+    numbers = torch.arange(start, start + value.numel()).reshape(value.shape)
+    offsets = torch.zeros(value.shape, dtype=torch.int64)
+    for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        offsets += (torch.arange(size) * stride).reshape([-1 if each == axis else 1 for each in range(value.dim())])
+    memory = torch.zeros(int(offsets.max()) + 1 if value.numel() else 0, dtype=torch.int64)
+    memory[offsets.reshape(-1)] = numbers.reshape(-1)
+    return memory.as_strided(value.shape, value.stride())
 
 
 def _accumulate(step: Step, site: fx.Node) -> fx.Node:

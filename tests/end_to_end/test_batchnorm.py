@@ -54,7 +54,15 @@ def mode_of(policy: str | dict[str, str], name: str) -> str:
 def test_twenty_steps_equal_pytorch(policy, tmp_path):
     model, modes = build(), POLICIES[policy]
     step = gfcompile.compile(
-        model, batch(0)[0], layers=3, exact=True, train="*", batchnorm=modes, lr=LR, momentum=0.9, out=tmp_path / "bn_step"
+        model,
+        batch(0)[0],
+        layers=3,
+        exact=True,
+        train="*",
+        batchnorm=modes,
+        lr=LR,
+        momentum=0.9,
+        out=tmp_path / "bn_step",
     )
     peer = copy.deepcopy(model)
     for name, part in peer.named_modules():

@@ -62,7 +62,7 @@ def gradients_of(step: Step, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         for value in step.inputs
     ]
     with torch.no_grad():
-        results = step.body(*(a.double() if a.is_floating_point() else a for a in arguments))
+        results = step.run(*(a.double() if a.is_floating_point() else a for a in arguments))
     found = zip(step.outputs, results, strict=True)
     return {value.name: result for value, result in found if value.role is Role.GRADIENT}
 

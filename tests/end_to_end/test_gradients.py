@@ -151,7 +151,7 @@ def test_graph_equals_the_oracle(mode: str, seed: int) -> None:
 def _run_in_float64(step: Step, x: torch.Tensor, target: torch.Tensor) -> dict[str, np.ndarray]:
     batch = {Role.INPUT: x, Role.TARGET: target, Role.SAMPLE_WEIGHT: torch.ones(len(x))}
     arguments = [batch[value.role] if value.role in batch else step.tensors[value.name] for value in step.inputs]
-    results = step.body(*(argument.double() for argument in arguments))
+    results = step.run(*(argument.double() for argument in arguments))
     pairs = zip(step.outputs, results, strict=True)
     return {value.name: result.numpy() for value, result in pairs if value.role is Role.GRADIENT}
 

@@ -32,7 +32,6 @@ CHOICES = [
     case("masked_fill_in_place", lambda x: (x * 2).masked_fill_(MASK, 0.0), S),
     case("masked_fill_infinite", lambda x: x.masked_fill(MASK, float("-inf")).softmax(-1), S),
     case("masked_fill_tensor", lambda x, y: x.masked_fill(MASK, y), S, ()),
-    case("masked_scatter", lambda x, y: x.masked_scatter(MASK.expand(S), y), S, S),
     case("clamp", lambda x: x.clamp(-0.5, 0.7), S),
     case("clamp_min", lambda x: x.clamp(min=0.1), S),
     case("clamp_max", lambda x: x.clamp_max(0.1), S),

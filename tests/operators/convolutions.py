@@ -34,7 +34,12 @@ PLAIN = [
     layer("conv2d_batchless", lambda: nn.Conv2d(4, 6, 3), (4, 7, 6)),
     case("conv2d_of_computed_weight", lambda x, w: F.conv2d(x, w.tanh(), padding=1), X2, (6, 4, 3, 3)),
     case("conv2d_blur", lambda x: F.conv2d(x, torch.ones(4, 1, 3, 3) / 9, stride=2, groups=4), X2),
-    case("conv2d_per_sample", lambda x, w: F.conv2d(x.reshape(1, 8, 9, 8), w.reshape(12, 4, 3, 3), groups=2), X2, (2, 6, 4, 3, 3)),
+    case(
+        "conv2d_per_sample",
+        lambda x, w: F.conv2d(x.reshape(1, 8, 9, 8), w.reshape(12, 4, 3, 3), groups=2),
+        X2,
+        (2, 6, 4, 3, 3),
+    ),
 ]
 OTHERS = [
     layer("conv_transpose2d", lambda: nn.ConvTranspose2d(4, 6, 2, stride=2), X2),
@@ -61,7 +66,9 @@ OTHERS = [
     case("fold_overlapping", lambda x: F.fold(x, (5, 6), 3, padding=1), (2, 18, 30)),
     image("image_unfold_im2col", lambda x: F.unfold(x, 3, padding=1)),
     image("image_fold", lambda x: F.fold(F.unfold(x, 3, padding=1) * 2, (7, 9), 3, padding=1)),
-    image("image_involution", lambda x: (F.unfold(x, 3, padding=1).view(2, 6, 9, 63) * x.flatten(2)[:, :, None]).sum(2)),
+    image(
+        "image_involution", lambda x: (F.unfold(x, 3, padding=1).view(2, 6, 9, 63) * x.flatten(2)[:, :, None]).sum(2)
+    ),
     layer("conv_weight_norm", lambda: weight_norm(nn.Conv2d(4, 6, 3)), X2),
     layer("conv_spectral_norm", lambda: spectral_norm(nn.Conv2d(4, 6, 3)).eval(), X2),
 ]
@@ -97,7 +104,7 @@ PRODUCTS = [
     layer("linear_3d", lambda: nn.Linear(4, 6), (3, 5, 4)),
     layer("linear_4d", lambda: nn.Linear(4, 6, bias=False), (2, 3, 5, 4)),
     layer("linear_vector", lambda: nn.Linear(4, 6), (4,)),
-    layer("bilinear", lambda: nn.Bilinear(4, 5, 3), (2, 4), (2, 5)),
+    layer("bilinear_layer", lambda: nn.Bilinear(4, 5, 3), (2, 4), (2, 5)),
     case("mm", torch.mm, (3, 4), (4, 5)),
     case("mv", torch.mv, (3, 4), (4,)),
     case("dot", torch.dot, (4,), (4,)),
@@ -147,10 +154,20 @@ ATTENTION = [
     case("attention_bias", lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b), Q, Q, Q, (3, 4, 4)),
     case("attention_scale", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.2), Q, Q, Q),
     case("attention_3d", F.scaled_dot_product_attention, (3, 4, 6), (3, 4, 6), (3, 4, 6)),
-    case("attention_gqa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), (2, 4, 3, 6), (2, 2, 5, 6), (2, 2, 5, 6)),
+    case(
+        "attention_gqa",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        (2, 4, 3, 6),
+        (2, 2, 5, 6),
+        (2, 2, 5, 6),
+    ),
     layer("multihead_attention", SelfAttention, (2, 5, 8)),
     layer("multihead_attention_sequence_first", lambda: SelfAttention(False), (5, 2, 8)),
     layer("multihead_attention_weights", WeighedAttention, (2, 3, 8), (2, 5, 6)),
-    layer("transformer_layer", lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True).train(), (2, 5, 8)),
+    layer(
+        "transformer_layer",
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True).train(),
+        (2, 5, 8),
+    ),
 ]
 THEMES = {"convolutions": PLAIN, "other_convolutions": OTHERS, "products": PRODUCTS, "attention": ATTENTION}

@@ -1,8 +1,8 @@
 """Operators compiled by themselves, many to a library, and compared with PyTorch's eager autograd.
 
 A case is a function of tensors. Its operands are parameters of a module of the case's own name; what it returns is an
-output of the model. The gradient that flows back into it is a piece of the target, so that neither way through it can be
-computed at compile time. The library is made as an artifact's is, without the training program.
+output of the model. The gradient that flows back into it is a piece of the target, so that nothing can be computed at
+compile time. The library is made as an artifact's is, without the training program.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ def case(
     return Case(name, function, shapes, draw, takes_indices=takes_indices, tolerance=tolerance)
 
 
-def image(
-    name: str, function: Callable[..., Any], shape: tuple[int, ...] = IMAGE, tolerance: float = OPERATOR
-) -> Case:
+def image(name: str, function: Callable[..., Any], shape: tuple[int, ...] = IMAGE, tolerance: float = OPERATOR) -> Case:
     """The operand comes from a convolution and the result is squared, so the layout pass takes both for images."""
     return Case(name, function, (shape,), normal, is_image=True, tolerance=tolerance)
 
@@ -131,7 +129,7 @@ class Operands(nn.Module):
 
 
 class Bundle(nn.Module):
-    """The cases side by side, on an input of zeros: an operand is added to one, since layers are what reads the input."""
+    """The cases side by side. Every operand is added to a zero of the input, since a layer is what reads the input."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         super().__init__()
@@ -143,7 +141,9 @@ class Bundle(nn.Module):
     def forward(self, x: Tensor, indices: Tensor) -> tuple[Any, ...]:
         zero = x.sum()
         samples, _, height, width = LARGEST_IMAGE
-        picture = None if self.picture is None else self.picture(x.reshape(1, 3, 1, 1).expand(samples, 3, height, width))
+        picture = (
+            None if self.picture is None else self.picture(x.reshape(1, 3, 1, 1).expand(samples, 3, height, width))
+        )
         return tuple(part(zero, indices[0], picture) for part in self.cases.values())
 
 

@@ -36,8 +36,6 @@ class LayerNormOfImages(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-
-
 NORMS = [
     layer("batch_norm2d", lambda: statistics(nn.BatchNorm2d(6)), X2),
     layer("batch_norm2d_plain", lambda: statistics(nn.BatchNorm2d(6, affine=False)), X2),
@@ -99,7 +97,11 @@ LOSSES = [
     case("nll_of_input", lambda x, i: F.nll_loss(x, i, reduction="sum"), (6, 4), takes_indices=True),
     case("bce", lambda x: F.binary_cross_entropy(x, (CLASSES[:, None] > 1).float().expand(ROWS)), ROWS, draw=UNIT),
     case("bce_with_logits", lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), ROWS, ROWS),
-    case("bce_with_logits_weighted", lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(ROWS), pos_weight=torch.arange(5.0)), ROWS),
+    case(
+        "bce_with_logits_weighted",
+        lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(ROWS), pos_weight=torch.arange(5.0)),
+        ROWS,
+    ),
     case("mse", against(F.mse_loss), ROWS, ROWS),
     case("mse_sum", against(F.mse_loss, reduction="sum"), ROWS, ROWS),
     case("l1", against(F.l1_loss), ROWS, ROWS),
@@ -114,10 +116,15 @@ LOSSES = [
     case("soft_margin", lambda x: F.soft_margin_loss(x, SIGNS[:, None].expand(ROWS)), ROWS),
     case("triplet", F.triplet_margin_loss, ROWS, ROWS, ROWS),
     case("poisson", lambda x: F.poisson_nll_loss(x, CLASSES[:, None].float()), ROWS),
-    case("gaussian", lambda x, y: F.gaussian_nll_loss(x, torch.zeros(ROWS), y.exp()), ROWS, ROWS),
-    case("multilabel_soft_margin", lambda x: F.multilabel_soft_margin_loss(x, (torch.arange(20).reshape(ROWS) % 3 == 0).float()), ROWS),
+    case(
+        "multilabel_soft_margin",
+        lambda x: F.multilabel_soft_margin_loss(x, (torch.arange(20).reshape(ROWS) % 3 == 0).float()),
+        ROWS,
+    ),
     case("multi_margin", lambda x: F.multi_margin_loss(x, CLASSES), ROWS),
-    case("dice", lambda x: 1 - 2 * (x.sigmoid() * (DENSE % 2)).sum() / (x.sigmoid().sum() + (DENSE % 2).sum()), (2, 3, 4)),
+    case(
+        "dice", lambda x: 1 - 2 * (x.sigmoid() * (DENSE % 2)).sum() / (x.sigmoid().sum() + (DENSE % 2).sum()), (2, 3, 4)
+    ),
     case("focal", lambda x: ((1 - x.softmax(1)).pow(2) * -x.log_softmax(1)).gather(1, CLASSES[:, None]).mean(), ROWS),
     case("contrastive", lambda x: F.cross_entropy(F.normalize(x) @ F.normalize(x).T / 0.5, torch.arange(4)), ROWS),
     case("total_variation", lambda x: x.diff(dim=2).abs().mean() + x.diff(dim=3).abs().mean(), X2),

@@ -64,8 +64,6 @@ STATISTICS = [
     case("cumsum", lambda x: x.cumsum(1), S),
     case("cumsum_first", lambda x: x.cumsum(0), S),
     case("cumprod", lambda x: x.cumprod(2), S, draw=POSITIVE),
-    case("logcumsumexp", lambda x: x.logcumsumexp(1), S),
-    case("cummax", lambda x: x.cummax(1).values, S, draw=distinct),
     case("diff", lambda x: x.diff(dim=1), S),
     case("median", lambda x: x.median(1).values, S, draw=distinct),
     case("sort", lambda x: x.sort(1).values, S, draw=distinct),

@@ -70,7 +70,6 @@ PARTS = [
     case("repeat_new_axis", lambda x: x.repeat(2, 1, 1, 2), S),
     case("tile", lambda x: x.tile(2, 1), S),
     case("repeat_interleave", lambda x: x.repeat_interleave(3, 1), S),
-    case("repeat_interleave_list", lambda x: x.repeat_interleave(torch.tensor([2, 0, 1, 3, 1]), 1), S),
     case("flip", lambda x: x.flip(0, 2), S),
     case("fliplr", torch.fliplr, S),
     case("rot90", lambda x: torch.rot90(x, 1, (1, 2)), S),
@@ -181,7 +180,9 @@ IMAGES = [
     image("image_roll", lambda x: x.roll((2, 3), (2, 3))),
     image("image_assign", lambda x: assign_slice(x, x[:, 3:5])),
     image("image_unfold", lambda x: x.unfold(2, 3, 2).unfold(3, 3, 3)),
-    image("image_windows", lambda x: x.view(2, 6, 2, 4, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(8, 12, 6), (2, 6, 8, 6)),
+    image(
+        "image_windows", lambda x: x.view(2, 6, 2, 4, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(8, 12, 6), (2, 6, 8, 6)
+    ),
     image("image_to_volume", lambda x: x.view(2, 2, 3, 7, 9).mean(2)),
     image("image_groups_summed", lambda x: x.view(2, 3, 2, 7, 9).sum(1)),
     image("image_squeeze", lambda x: x.mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1)),

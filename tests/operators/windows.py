@@ -50,7 +50,9 @@ POOLS = [
     image("unpool", pool_and_unpool),
     image("max_pool_and_indices", lambda x: F.max_pool2d(x, 2, return_indices=True)[0]),
     image("soft_pool", lambda x: F.avg_pool2d(x.exp() * x, 2) / F.avg_pool2d(x.exp(), 2)),
-    image("blur_pool", lambda x: F.conv2d(F.pad(x, [1] * 4, "reflect"), torch.ones(6, 1, 3, 3) / 9, stride=2, groups=6)),
+    image(
+        "blur_pool", lambda x: F.conv2d(F.pad(x, [1] * 4, "reflect"), torch.ones(6, 1, 3, 3) / 9, stride=2, groups=6)
+    ),
 ]
 OTHER_POOLS = [
     case("max_pool_batchless", lambda x: F.max_pool2d(x, 2), (3, 6, 8), draw=distinct),
@@ -77,7 +79,6 @@ OTHER_POOLS = [
     case("adaptive_max3d_one", lambda x: F.adaptive_max_pool3d(x, 1), X3, draw=distinct),
     case("unpool_plain", pool_and_unpool, X2, draw=distinct),
     case("unpool1d", lambda x: F.max_unpool1d(*F.max_pool1d(x, 2, return_indices=True), 2), (2, 3, 8), draw=distinct),
-    case("fractional", lambda x: F.fractional_max_pool2d(x, 2, (3, 4), _random_samples=torch.full((2, 3, 2), 0.3)), X2, draw=distinct),
 ]
 
 
@@ -128,7 +129,9 @@ def warp(x: Tensor, theta: Tensor, **options: Any) -> Tensor:
 PADS = [
     image("pad", lambda x: F.pad(x, [1, 2, 0, 3])),
     image("pad_value", lambda x: F.pad(x, [1, 1, 1, 1], value=0.7)),
-    image("pad_minus_infinite", lambda x: F.max_pool2d(F.pad(x, [0, 1, 0, 1], value=float("-inf")), 2, 2), (2, 6, 7, 7)),
+    image(
+        "pad_minus_infinite", lambda x: F.max_pool2d(F.pad(x, [0, 1, 0, 1], value=float("-inf")), 2, 2), (2, 6, 7, 7)
+    ),
     image("pad_crop", lambda x: F.pad(x, [-1, -2, -1, 0])),
     image("pad_and_crop", lambda x: F.pad(x, [2, -3, -1, 1])),
     image("pad_channels", lambda x: F.pad(x, [0, 0, 0, 0, 1, 2])),
@@ -150,7 +153,6 @@ PADS = [
     case("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (2, 8, 3, 5)),
     case("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 3), (2, 2, 6, 9)),
     case("channel_shuffle", lambda x: F.channel_shuffle(x, 2), (2, 6, 3, 5)),
-    case("native_channel_shuffle", lambda x: torch.native_channel_shuffle(x, 3), (2, 6, 3, 5)),
     case("grid_sample", warp, X2, (2, 2, 3)),
     case("grid_sample_border", lambda x, t: warp(x, t, padding_mode="border"), X2, (2, 2, 3)),
     case("grid_sample_nearest", lambda x, t: warp(x, t, mode="nearest") + t.sum(), X2, (2, 2, 3)),

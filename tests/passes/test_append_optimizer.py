@@ -166,7 +166,7 @@ def all_readers(parameter):
     """Direct readers, and those through a view such as the transposition of a linear layer's weight."""
     for user in parameter.users:
         yield user
-        if user.target in (torch.ops.aten.permute.default, torch.ops.aten.view.default):
+        if user.target in (torch.ops.aten.permute.default, torch.ops.aten.reshape.default):
             yield from all_readers(user)
 
 

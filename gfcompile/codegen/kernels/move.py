@@ -27,6 +27,8 @@ def _load(sources: list[te.Tensor], sample: Any, entry: Any, samples: int) -> An
     for source in sources:
         extents = [int(extent) for extent in source.shape]
         size = _count(extents) // samples
+        if size == 0:
+            continue
         # clamped, since a load may be hoisted out of its condition
         inside = tirx.max(tirx.min(entry - start, size - 1), 0)
         load = source[_unravel(sample * size + inside, extents)]

@@ -8,13 +8,12 @@ def put(rows: int, size: int, count: int, dtype: str, accumulate: bool) -> tirx.
     """(base [rows,size], index [rows,count], values [rows,count]) -> [rows,size]; comes scheduled."""
 
     @T.prim_func(private=True, s_tir=True)
-    def put(
-        base: T.Buffer((rows, size), dtype),
-        index: T.Buffer((rows, count), "int64"),
-        values: T.Buffer((rows, count), dtype),
-        out: T.Buffer((rows, size), dtype),
-    ):
+    def put(base_handle: T.handle, index_handle: T.handle, values_handle: T.handle, out_handle: T.handle) -> None:
         T.func_attr({"tirx.noalias": True, "op_pattern": 8, "gf.scheduled": True})
+        base = T.match_buffer(base_handle, (rows, size), dtype)
+        index = T.match_buffer(index_handle, (rows, count), "int64")
+        values = T.match_buffer(values_handle, (rows, count), dtype)
+        out = T.match_buffer(out_handle, (rows, size), dtype)
         for row in T.parallel(rows):
             for position in range(size):
                 with T.sblock("copy"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 
@@ -18,6 +19,12 @@ from gfcompile.plan import Request, make_plan
 from tests.models.definitions import DEFINITIONS, Definition
 
 FEW = 3  # an op of so few definitions names them
+CENSUS = Path(__file__).with_name("operators.txt")
+
+
+def read_census() -> set[str]:
+    """The ATen ops of all definitions, as last written."""
+    return {line for line in CENSUS.read_text().split() if line.startswith("aten.")}
 
 
 def training_ops(definition: Definition, batchnorm: str = "eval") -> set[str]:
@@ -27,13 +34,15 @@ def training_ops(definition: Definition, batchnorm: str = "eval") -> set[str]:
     layers = survey(trace_forward(module, inputs), module)
     plan = make_plan(layers, Request(layers=definition.layers, batchnorm=batchnorm))
     step = trace_training(module, inputs, target, loss, plan)
-    return {str(node.target) for node in step.body.graph.nodes if node.op == "call_function"}
+    found = {str(node.target) for node in step.body.graph.nodes if node.op == "call_function"}
+    return {name for name in found if name.startswith("aten.")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="ATen ops of the definitions' training steps")
     parser.add_argument("names", nargs="*", help="definitions to trace; all of them by default")
     parser.add_argument("--batchnorm", default="eval", choices=("eval", "train"))
+    parser.add_argument("--write", action="store_true", help="keep the list of ops in operators.txt")
     options = parser.parse_args()
     torch.set_num_threads(1)
     users: dict[str, list[str]] = {}
@@ -51,6 +60,8 @@ def main() -> None:
     print(f"{len(users)} ops in {len(names) - len(untraced)} definitions, {time.monotonic() - begun:.0f} s")
     for name, reason in untraced.items():
         print(f"not traced: {name}: {reason}")
+    if options.write:
+        CENSUS.write_text("".join(f"{op}\n" for op in sorted(users)))
 
 
 if __name__ == "__main__":
