@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -211,6 +212,14 @@ def _maximum_over(node: fx.Node, to: Importer) -> relax.Var:
     return to.block_builder.emit(reduce(to.env[x], axes, keep))
 
 
+def _full(node: fx.Node, to: Importer) -> relax.Var:
+    """Infinities as spread constants: TVM's own fill fails on them."""
+    value = node.args[1]
+    if isinstance(value, fx.Node) or math.isfinite(value):
+        return to._full(node) if node.target.__name__ == "full.default" else to._full_like(node)
+    return to.block_builder.emit(relax.op.broadcast_to(relax.const(value, _dtype(node)), shape_of(node)))
+
+
 def _where(node: fx.Node, to: Importer) -> relax.Var:
     """Both sides in the result's type."""
     condition, *sides = (to.env[arg] for arg in node.args)
@@ -332,6 +341,8 @@ CONVERTERS: dict[str, Converter] = {
     "put.default": _put,
     "amax.default": _maximum_over,
     "amin.default": _maximum_over,
+    "full.default": _full,
+    "full_like.default": _full,
     "where.self": _where,
     "prod.dim_int": _product_over,
     "div.Tensor_mode": _rounded_division,

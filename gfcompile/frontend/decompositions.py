@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions
 
 from gfcompile.frontend.ordering import ORDERING
+from gfcompile.frontend.scans import SCANS
 
 aten = torch.ops.aten
 Normalised = tuple[Tensor, Tensor, Tensor]
@@ -18,7 +19,7 @@ Normalised = tuple[Tensor, Tensor, Tensor]
 
 def decompositions() -> dict[Any, Any]:
     """For `run_decompositions` and the joint trace: operator -> the same in smaller ones."""
-    return {**core_aten_decompositions(), **_OURS, **ORDERING}
+    return {**core_aten_decompositions(), **_OURS, **ORDERING, **SCANS}
 
 
 def _normalise(x: Tensor, axes: list[int], eps: float) -> Normalised:
@@ -102,8 +103,29 @@ def _vector_norm(
     return size.pow(ord).sum(axes, keepdim=keepdim).pow(1 / ord)
 
 
+def _any(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Masks as numbers: lowering has no maximum of masks."""
+    axes = list(range(x.dim())) if dim is None else dim
+    return (x != 0).to(torch.int32).amax(axes, keepdim=keepdim) > 0
+
+
+def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Of a mask, as of numbers."""
+    return x.to(torch.int32).argmax(dim, keepdim) if x.dtype is torch.bool else NotImplemented
+
+
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return torch.where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
+
+
+def _sinh(x: Tensor) -> Tensor:
+    """From e^x - 1, so that small values keep their digits."""
+    less = x.expm1()
+    return (less + less / (less + 1)) * 0.5
+
+
+def _cosh(x: Tensor) -> Tensor:
+    return (x.exp() + (-x).exp()) * 0.5
 
 
 _OURS = {
@@ -113,5 +135,11 @@ _OURS = {
     aten.var.correction: _variance,
     aten.var_mean.correction: _variance_and_mean,
     aten.linalg_vector_norm.default: _vector_norm,
+    aten.any.default: _any,
+    aten.argmax.default: _argmax,
+    aten.any.dim: _any,
+    aten.any.dims: _any,
     aten.elu.default: _elu,
+    aten.sinh.default: _sinh,
+    aten.cosh.default: _cosh,
 }

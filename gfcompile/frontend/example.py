@@ -20,7 +20,7 @@ def example_input(
     `shape` may name several inputs, as in 8x3x224x224,8x10.
     """
     conv = _first_conv(loaded.module)
-    if isinstance(shape, str) and "," in shape:
+    if isinstance(shape, str) and "," in shape and all("x" in part for part in shape.lower().split(",")):
         several = [_parse_shape(part) for part in shape.split(",")]
         return _draw(several if batch is None else [(batch, *sizes[1:]) for sizes in several], "from --input")
     if shape is not None:

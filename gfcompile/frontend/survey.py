@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from gfcompile.weights import find_weights, module_of, parameters_of
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
 LINEAR = {aten.addmm.default, aten.mm.default, aten.linear.default, aten.bmm.default, aten.matmul.default}
-RESAMPLERS = ("upsample", "interpolate", "index")
+AFFINE = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
+RESAMPLERS = ("axis_map", "index")
 
 
 def shared_names(module: nn.Module) -> dict[str, str]:
@@ -44,7 +46,7 @@ def survey(program: ExportedProgram, module: nn.Module, read_output: int | None 
                 continue
             idle = node not in used
             parameters = tuple(by_module[name])
-            if node.target is CONVOLUTION:
+            if node.target is CONVOLUTION and parameter in reader.kernel_and_bias(node):
                 geometry, unfilterable = convolution_geometry(node, ranks[parameter])
                 layers[name] = Layer(name, "conv", parameters, geometry, node in shortcuts, unfilterable, idle)
             else:
@@ -91,14 +93,22 @@ class _Reader:
         constants = [node for node in program.graph.nodes if node.op == "placeholder" and node.name not in inputs]
         self.weights = find_weights(program.graph, constants)
 
+    def kernel_and_bias(self, conv: fx.Node) -> list[str]:
+        """Of what a convolution reads, the kernel itself and the bias; other parameters may scale the kernel."""
+        found = self._parameters_of(conv.args[1])[:1]
+        return found + (self._parameters_of(conv.args[2]) if conv.args[2] is not None else [])
+
     def parameters_read(self, node: fx.Node) -> list[str]:
         if node.op != "call_function" or node in self.weights:
             return []
         found: list[str] = []
         for arg in node.all_input_nodes:
             if arg in self.weights or arg.name in self.owner:
-                found += parameters_of(arg, lambda placeholder: self.owner.get(placeholder.name))
+                found += self._parameters_of(arg)
         return found
+
+    def _parameters_of(self, weight: fx.Node) -> list[str]:
+        return parameters_of(weight, lambda placeholder: self.owner.get(placeholder.name))
 
 
 def _shortcut_convs(graph: fx.Graph) -> set[fx.Node]:
@@ -116,14 +126,19 @@ def _shortcut_convs(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _conv_above(node: fx.Node) -> fx.Node | None:
-    """The convolution that produced the value through normalisation alone."""
-    while node.op == "call_function":
-        if node.target is CONVOLUTION:
-            return node
-        if "_norm" not in str(node.target) and "getitem" not in str(node.target):
+    """The convolution that produced the value through normalisation alone: scaled and shifted by smaller tensors."""
+    while node.op == "call_function" and node.target is not CONVOLUTION:
+        if "_norm" in str(node.target) or node.target in (operator.getitem, aten.view.default, aten.reshape.default):
+            node = node.all_input_nodes[0]
+            continue
+        if node.target not in AFFINE:
             return None
-        node = node.all_input_nodes[0]
-    return None
+        size = node.meta["val"].numel()
+        whole = [arg for arg in node.all_input_nodes if arg.meta["val"].numel() == size]
+        if len(whole) != 1:
+            return None
+        node = whole[0]
+    return node if node.op == "call_function" else None
 
 
 def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:

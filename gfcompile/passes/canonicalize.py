@@ -3,6 +3,7 @@
     alias(x), clone(x), detach(x)   ==>  x
     copy(y, x)                      ==>  x, in y's shape and type
     scatter, index_put              ==>  gf.put on rows, where the indices are not known (static_moves has had the rest)
+    count + 0.5, mask == mask       ==>  the same, of operands cast to the type that PyTorch computes in
     batch norm, running statistics  ==>  x*scale + shift, scale and shift from the statistics
     batch norm, batch statistics    ==>  mean and variance, the same, and the statistics' update
 
@@ -20,6 +21,7 @@ from torch import fx
 
 from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, shape_of
+from gfcompile.passes.promotion import operand_type
 from gfcompile.step import Step
 
 aten = torch.ops.aten
@@ -44,9 +46,17 @@ class Canonicalize(Pass):
                 continue
             if node.target in SITES or (node.target is aten._to_copy.default and _is_same_type(node)):
                 yield node
+            elif operand_type(node) is not None:
+                yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         graph = step.body.graph
+        dtype = operand_type(site)
+        if dtype is not None:
+            with graph.inserting_before(site):
+                casts = {arg: emit(graph, aten._to_copy.default, arg, dtype=dtype) for arg in site.all_input_nodes}
+            site.args = fx.map_arg(site.args, casts.__getitem__)
+            return
         if site.target in SCATTERS or site.target in PUTS:
             with graph.inserting_before(site):
                 value = _scatter(graph, site) if site.target in SCATTERS else _index_put(graph, site)

@@ -168,3 +168,49 @@ def test_every_parameter_of_the_zoo_belongs_to_one_layer(name):
     model = ZOO[name]()
     found = [parameter for layer in surveyed(model, *INPUTS[name]) for parameter in layer.parameters]
     assert sorted(found) == sorted(name for name, _ in model.named_parameters())
+
+
+class ComputedWeights(nn.Module):
+    """Convolutions whose kernels are computed: standardised, re-parametrized, shared by two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.standardised = nn.Conv2d(3, 4, 3)
+        self.gain = nn.Parameter(torch.ones(4, 1, 1, 1))
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3))
+        self.near, self.far = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=2, dilation=2)
+        self.far.weight = self.near.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.standardised.weight
+        weight = (weight - weight.mean((1, 2, 3), keepdim=True)) * self.gain
+        x = self.normed(nn.functional.conv2d(x, weight, self.standardised.bias))
+        return self.near(x) + self.far(x)
+
+
+def test_convolutions_with_computed_weights_are_convolutions():
+    layers = {layer.name: layer for layer in surveyed(ComputedWeights(), 1, 3, 12, 12)}
+    assert [name for name, layer in layers.items() if layer.kind == "conv"] == ["standardised", "normed", "far", "near"]
+    assert layers["standardised"].geometry.kernel == (3, 3)
+    assert set(layers["normed"].parameters) == {
+        "normed.bias",
+        "normed.parametrizations.weight.original0",
+        "normed.parametrizations.weight.original1",
+    }
+    assert layers["near"].parameters == ("far.weight", "near.bias")
+
+
+def test_layers_that_the_read_output_does_not_need_are_idle():
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.main, self.aside = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            x = self.stem(x)
+            return {"out": self.main(x), "aux": self.aside(x)}
+
+    model = Twins().eval()
+    program = trace_forward(model, (torch.zeros(1, 3, 4, 4),))
+    assert [layer.name for layer in survey(program, model, read_output=0) if layer.idle] == ["aside"]
+    assert not [layer.name for layer in survey(program, model) if layer.idle]

@@ -3,7 +3,7 @@
 import torch
 
 from tests.operators import choices, convolutions, indexing, norms_and_losses, pointwise, reductions, shapes, windows
-from tests.operators.harness import Case, between, case, distinct
+from tests.operators.harness import Case, between, case
 
 THEMES: dict[str, list[Case]] = {
     name: cases
@@ -22,6 +22,4 @@ OPEN: list[tuple[Case, str]] = [
     (case("masked_scatter", lambda x, y: x.masked_scatter(MASK, y), S, S), "a running count of the mask as index"),
     (case("erfinv", torch.erfinv, S, draw=between(-0.9, 0.9)), SPECIAL),
     (case("lgamma", torch.lgamma, S, draw=between(0.3, 3.0)), SPECIAL),
-    (case("logcumsumexp", lambda x: x.logcumsumexp(1), S), "a scan without a kernel"),
-    (case("cummax", lambda x: x.cummax(1).values, S, draw=distinct), "a scan without a kernel"),
 ]

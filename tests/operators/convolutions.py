@@ -130,7 +130,7 @@ PRODUCTS = [
     case("pairwise_distance", F.pairwise_distance, (3, 4), (3, 4)),
     case("cdist", lambda x, y: torch.cdist(x, y), (3, 4), (5, 4)),
     case("cross", lambda x, y: torch.linalg.cross(x, y), (4, 3), (4, 3)),
-    case("bilinear_pool", lambda x: F.normalize((x @ x.mT).flatten(1).sqrt().nan_to_num(0.1)), (2, 3, 4)),
+    case("bilinear_pool", lambda x: F.normalize((x @ x.mT).flatten(1).abs().add(1e-3).sqrt()), (2, 3, 4)),
     image("image_gram", lambda x: x.flatten(2) @ x.flatten(2).mT),
     image("image_attention", lambda x: (x.flatten(2) @ x.flatten(2).mT.softmax(1)).softmax(-1)),
     layer("image_linear_channels", lambda: ChannelsLastLinear(), (2, 6, 7, 9), is_image=True),
