@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -220,6 +221,14 @@ def _full(node: fx.Node, to: Importer) -> relax.Var:
     return to.block_builder.emit(relax.op.broadcast_to(relax.const(value, _dtype(node)), shape_of(node)))
 
 
+def _multiply(node: fx.Node, to: Importer) -> relax.Var:
+    """A product of masks is where both hold."""
+    if _dtype(node) != "bool":
+        return to._binary_op(relax.op.multiply, operator.mul)(node)
+    x, y = (to.env[arg] for arg in node.args)
+    return to.block_builder.emit(relax.op.logical_and(x, y))
+
+
 def _where(node: fx.Node, to: Importer) -> relax.Var:
     """Both sides in the result's type."""
     condition, *sides = (to.env[arg] for arg in node.args)
@@ -343,6 +352,7 @@ CONVERTERS: dict[str, Converter] = {
     "amin.default": _maximum_over,
     "full.default": _full,
     "full_like.default": _full,
+    "mul.Tensor": _multiply,
     "where.self": _where,
     "prod.dim_int": _product_over,
     "div.Tensor_mode": _rounded_division,

@@ -114,6 +114,15 @@ def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return x.to(torch.int32).argmax(dim, keepdim) if x.dtype is torch.bool else NotImplemented
 
 
+def _add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
+    """x + alpha*y in two steps: lowering knows no alpha."""
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+def _sub(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return torch.where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
 
@@ -135,6 +144,10 @@ _OURS = {
     aten.var.correction: _variance,
     aten.var_mean.correction: _variance_and_mean,
     aten.linalg_vector_norm.default: _vector_norm,
+    aten.add.Tensor: _add,
+    aten.add.Scalar: _add,
+    aten.sub.Tensor: _sub,
+    aten.sub.Scalar: _sub,
     aten.any.default: _any,
     aten.argmax.default: _argmax,
     aten.any.dim: _any,

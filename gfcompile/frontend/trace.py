@@ -24,6 +24,7 @@ from gfcompile.step import Role, Step, Value
 
 TARGET, SAMPLE_WEIGHT = Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight")
 SEED = Value(Role.SEED, "seed")
+UNREACHED = ("did not receive a gradient", "does not require gradients")  # in the tracer's words
 _PREFIX = "model."
 _NORMS = (nn.modules.batchnorm._NormBase,)
 
@@ -71,15 +72,10 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 
 def trace_forward(module: nn.Module, inputs: Inputs) -> ExportedProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
-    try:
-        with _quiet(), torch.no_grad(), _buffers_assigned_in_place():
-            program = torch.export.export(module, inputs, strict=False)
-            speak_dialect(program.graph_module)
-            return program.run_decompositions(decompositions())
-    except RuntimeError as error:  # what torch.export raises for models it cannot follow
-        raise UserError(
-            f"model: torch.export cannot trace it ({one_line(error)}); remove Python branches that depend on values"
-        ) from error
+    with _tracing(), torch.no_grad():
+        program = torch.export.export(module, inputs, strict=False)
+        speak_dialect(program.graph_module)
+        return program.run_decompositions(decompositions())
 
 
 def forward_step(program: ExportedProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
@@ -113,7 +109,7 @@ def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss
         elif plan.dropout and draws_random_numbers(part):
             part.training = True
     arguments = (inputs, target, torch.ones(inputs[0].shape[0]), torch.zeros((), dtype=torch.int64))
-    with _quiet(), _buffers_assigned_in_place():
+    with _tracing():
         program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
         speak_dialect(program.graph_module, _seed_of(program))
         _freeze_unread(program)
@@ -232,8 +228,19 @@ def _buffers_assigned_in_place() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """torch.export warns about its own internals; the user can do nothing about it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _tracing() -> Iterator[None]:
+    """What torch.export cannot follow is the user's error. It also warns about internals that no user can change."""
+    try:
+        with warnings.catch_warnings(), _buffers_assigned_in_place():
+            warnings.simplefilter("ignore")
+            yield
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
+        if any(phrase in str(error) for phrase in UNREACHED):
+            raise UserError(
+                "model: the loss does not depend on all that is to be trained; name the layers that it does with --train"
+            ) from error
+        if isinstance(error, AssertionError):
+            raise
+        raise UserError(
+            f"model: torch.export cannot trace it ({one_line(error)}); remove Python branches that depend on values"
+        ) from error

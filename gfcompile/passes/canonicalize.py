@@ -44,9 +44,8 @@ class Canonicalize(Pass):
         for node in step.body.graph.nodes:
             if node.target in SCATTERS and not _is_whole(node):
                 continue
-            if node.target in SITES or (node.target is aten._to_copy.default and _is_same_type(node)):
-                yield node
-            elif operand_type(node) is not None:
+            is_copy = node.target is aten._to_copy.default and _is_same_type(node)
+            if node.target in SITES or is_copy or operand_type(node) is not None:
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:

@@ -303,3 +303,25 @@ def test_bad_checkpoints(step: gfcompile.CompiledStep, tmp_path: Path) -> None:
         f"save_checkpoint: '{nowhere}' cannot be written: No such file or directory;"
         " an older checkpoint there is untouched; choose another place"
     )
+
+
+def test_a_loss_that_does_not_reach_what_is_trained(tmp_path):
+    """A callable may read any output, so only the trace finds out."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.main, self.aside = nn.Conv2d(3, 2, 3), nn.Conv2d(3, 2, 3)
+
+        def forward(self, x):
+            return self.main(x), self.aside(x)
+
+    def first(output, target):
+        return (output[0] * target).mean()
+
+    with pytest.raises(UserError) as caught:
+        gfcompile.compile(Twins(), torch.zeros(2, 3, 8, 8), layers=1, loss=first, out=tmp_path / "twins_step")
+    assert str(caught.value) == (
+        "model: the loss does not depend on all that is to be trained; name the layers that it does with --train"
+    )
+    assert not (tmp_path / "twins_step").exists()

@@ -44,7 +44,8 @@ FUNCTIONS = [
     case("tanh", torch.tanh, S),
     case("frac", lambda x: torch.frac(x), S, draw=distinct),
     case("sinc", torch.sinc, S),
-    case("nan_to_num", lambda x: torch.nan_to_num(x / (x > 0).float(), 0.5, 2.0, -2.0), S),
+    case("nan_to_num", lambda x: torch.nan_to_num(torch.where(x > 0.5, float("nan"), x), 0.3), S),
+    case("inf_to_num", lambda x: torch.nan_to_num(torch.where(x > 0.5, float("-inf"), x), 0.3, 2.0, -2.0), S),
     case("deg2rad", torch.deg2rad, S),
 ]
 

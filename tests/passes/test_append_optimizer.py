@@ -131,7 +131,7 @@ def gradients_read(step: Step):
         (RMSprop(centered=True), {"square_avg", "grad_avg"}),
         (RMSprop(momentum=0.5), {"square_avg", "momentum_buffer"}),
     ],
-    ids=str,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_keeps_only_the_state_that_it_reads(optimizer, kinds):
     step = network_step(Canonicalize(), AppendOptimizer(optimizer))

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 
+from gfcompile.compiler import Job, trace
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import run_once, trace_forward, trace_training, working_copy
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import Request
 from tests.models.definitions import DEFINITIONS, Definition
 
 FEW = 3  # an op of so few definitions names them
@@ -29,11 +28,8 @@ def read_census() -> set[str]:
 
 def training_ops(definition: Definition, batchnorm: str = "eval") -> set[str]:
     """The ops in the joint graph that trains the definition's last convolutions."""
-    module, inputs, loss = working_copy(definition.make()), definition.example(), resolve_loss(definition.loss)
-    target = loss.target_like(run_once(module, inputs))
-    layers = survey(trace_forward(module, inputs), module)
-    plan = make_plan(layers, Request(layers=definition.layers, batchnorm=batchnorm))
-    step = trace_training(module, inputs, target, loss, plan)
+    request = Request(layers=definition.layers, batchnorm=batchnorm)
+    step = trace(Job(definition.make(), definition.example(), resolve_loss(definition.loss), request)).training
     found = {str(node.target) for node in step.body.graph.nodes if node.op == "call_function"}
     return {name for name in found if name.startswith("aten.")}
 
