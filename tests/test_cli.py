@@ -204,7 +204,7 @@ def test_passes_have_reasons(capsys: Capture) -> None:
     assert [row["name"] for row in rows][:4] == ["static_moves", "canonicalize", "select", "filter"]
     assert all(row["what"] and row["why_here"] for row in rows)
     assert main(["passes"]) == 0
-    assert "02 select" in capsys.readouterr().out
+    assert "03 select" in capsys.readouterr().out
 
 
 def test_the_first_line_is_the_input_and_where_it_comes_from(capsys: Capture, model: str) -> None:
@@ -239,8 +239,8 @@ def test_dry_run_writes_only_the_dump(
     assert {"train", "predict", "report.md", "report.json", "arena.svg"} <= {
         path.name for path in (tmp_path / "graphs").iterdir()
     }
-    assert main(["diff", "graphs", "02", "03"]) == 0
-    assert "+++ train/03_filter.txt" in capsys.readouterr().out
+    assert main(["diff", "graphs", "03", "04"]) == 0
+    assert "+++ train/04_filter.txt" in capsys.readouterr().out
 
 
 def test_a_bug_is_70_with_its_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

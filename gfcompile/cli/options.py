@@ -31,7 +31,7 @@ examples:
   gfcompile resnet18.pt --layers 5 --exact            the same layers without filtering, to compare with
   gfcompile nets:build --weights w.safetensors --input 8x1x28x28 --r 2 --r block3.conv=4
   gfcompile resnet18.pt --train 'layer4.*' --dry-run  what would be done and what it would cost
-  gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 02 03
+  gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 03 04
 
 exit codes: 0 done, 1 verify found a difference, 2 wrong input, 70 a bug of ours, 130 interrupted"""
 
@@ -166,7 +166,7 @@ def diff_parser() -> Parser:
     parser = Parser(
         "diff",
         "Show what changed between two dumped graphs, as a unified diff.",
-        "examples:\n  gfcompile diff graphs 02 03\n  gfcompile diff resnet18_step predict/01 predict/02",
+        "examples:\n  gfcompile diff graphs 03 04\n  gfcompile diff resnet18_step predict/01 predict/02",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="what --dump wrote, or an artifact")
     parser.add_argument("first", metavar="A", help="a number (of the train program), program/number, or a file's name")
