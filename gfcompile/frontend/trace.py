@@ -209,7 +209,7 @@ def _tensors(program: ExportedProgram) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def _buffers_assigned_in_place() -> Iterator[None]:
-    """`self.mean = new` is an update of the buffer as `self.mean.copy_(new)` is, but the tracer sees only the latter."""
+    """`self.mean = new` updates the buffer as `self.mean.copy_(new)` does, but the tracer sees only the latter."""
     assign = nn.Module.__setattr__
 
     def assign_or_copy(module: nn.Module, name: str, value: Any) -> None:
@@ -236,9 +236,8 @@ def _tracing() -> Iterator[None]:
             yield
     except (RuntimeError, NotImplementedError, AssertionError) as error:
         if any(phrase in str(error) for phrase in UNREACHED):
-            raise UserError(
-                "model: the loss does not depend on all that is to be trained; name the layers that it does with --train"
-            ) from error
+            way_out = "name the layers that it does with --train"
+            raise UserError(f"model: the loss does not depend on all that is to be trained; {way_out}") from error
         if isinstance(error, AssertionError):
             raise
         raise UserError(
