@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # the suite mostly compiles: one worker a core of a small machine
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 
 .PHONY: help setup demo test test-fast coverage lint bench bench-memory golden clean
 

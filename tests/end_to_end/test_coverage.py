@@ -10,22 +10,14 @@ from tests.models.definitions import DEFINITIONS
 pytestmark = pytest.mark.slow
 
 FAR_APART = (
-    "resnext",
-    "densenet",
-    "mobilenet_v3",
     "shufflenet_v2",
     "convnext",
     "nfnet",
     "maxvit",
     "unet_bilinear",
-    "deeplabv3",
-    "segnet",
-    "group_norm",
-    "padding_modes",
     "tied_parameter",
     "conv3d_inside",
     "nested_outputs",
-    "image_and_vector",
 )
 
 

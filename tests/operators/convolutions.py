@@ -79,12 +79,11 @@ def attention_mask(rows: int, columns: int) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    def __init__(self, batch_first: bool = True, **options: bool) -> None:
+    def __init__(self, batch_first: bool = True) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first)
-        self.options = options
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, x, x, need_weights=False)[0]
 
 
