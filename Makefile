@@ -26,13 +26,14 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## pretrain, compile and fine-tune on shipped images (under three minutes)
 	$(PY) examples/fashion/demo.py
 
-test: $(STAMP)  ## the whole suite
-	$(PY) -m pytest $(PYTEST_FLAGS)
+test: $(STAMP)  ## the whole suite; `make coverage` has the rest of the operators and definitions
+	$(PY) -m pytest -m "not coverage" $(PYTEST_FLAGS)
 
 test-fast: $(STAMP)  ## the suite without the tests marked slow
-	$(PY) -m pytest -m "not slow" $(PYTEST_FLAGS)
+	$(PY) -m pytest -m "not slow and not coverage" $(PYTEST_FLAGS)
 
-coverage: $(STAMP)  ## compile and train every definition of tests/models/definitions, compare with PyTorch (some 40 minutes)
+coverage: $(STAMP)  ## every operator by itself, then every definition of tests/models, against PyTorch (an hour or more)
+	$(PY) -m pytest -m coverage $(PYTEST_FLAGS)
 	$(PY) -m tests.coverage
 
 lint: $(STAMP)  ## ruff and mypy

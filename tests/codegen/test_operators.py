@@ -54,7 +54,7 @@ def test_some_of_every_theme(number: int, tmp_path: Path, subtests: pytest.Subte
     check(ALL[::EVERY][number::SAMPLES], tmp_path, subtests)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("theme", THEMES)
 def test_theme(theme: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     check(THEMES[theme], tmp_path, subtests)
@@ -63,7 +63,7 @@ def test_theme(theme: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
 NOT_YET = [pytest.param(case, id=case.name, marks=pytest.mark.xfail(reason=why)) for case, why in OPEN]
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("case", NOT_YET)
 def test_not_yet(case: Case) -> None:
     reasons = explain([case])
@@ -78,7 +78,7 @@ def test_names_are_distinct() -> None:
 # ---- completeness
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_the_operators_of_the_definitions_are_covered() -> None:
     known = set().union(*(operators(cases) for cases in THEMES.values()))
     wanted = read_census()
@@ -86,7 +86,7 @@ def test_the_operators_of_the_definitions_are_covered() -> None:
     assert len(missing) <= (1 - COVERED) * len(wanted), f"{len(missing)} of {len(wanted)} have no case: {missing}"
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", list(DEFINITIONS)[::40])
 def test_the_census_is_up_to_date(name: str) -> None:
     missing = training_ops(DEFINITIONS[name]) - read_census()
