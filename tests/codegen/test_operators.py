@@ -22,7 +22,7 @@ from tests.operators.randoms import RANDOMS
 from tests.tolerances import relative_error
 
 ALL = [case for cases in THEMES.values() for case in cases]
-EVERY, SAMPLES = 9, 7  # of all cases, in so many libraries of a few seconds each
+EVERY, SAMPLES = 14, 7  # of all cases, in so many libraries of a few seconds each
 COVERED = 0.95  # the bound
 
 
