@@ -141,7 +141,7 @@ class _Wide(fx.Interpreter):
 
 def numbers(step: Step, dtype: torch.dtype = torch.float64) -> Numbers:
     """Run the graph in plain PyTorch on arguments that depend on their names alone; packed results are unpacked."""
-    body = _Wide(step.body).run if dtype is torch.float64 else step.body
+    body = _Wide(step.body).run if dtype is torch.float64 else step.run
     with torch.no_grad():
         results = body(*arguments(step, dtype))
     return {value: _logical(step, value, result) for value, result in zip(step.outputs, results, strict=True)}
