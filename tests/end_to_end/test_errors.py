@@ -51,7 +51,7 @@ PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
         "--layers 999: the model has 3 convolutions that count (shortcut projections do not); use --layers 3 or less",
     ),
     ({"train": "nope"}, "--train nope: no layer has that name; `gfcompile inspect MODEL` lists them"),
-    ({"batchnorm": "off"}, "--batchnorm 'off' is not known; use eval or train"),
+    ({"batchnorm": "off"}, "--batchnorm 'off' is not known; use eval, train, frozen"),
     ({"compat": "paper"}, "--compat 'paper' is not known; the only one is reference"),
     (
         {"target": "toaster"},
@@ -95,12 +95,20 @@ def test_a_float64_model(tmp_path: Path) -> None:
 
 
 def test_a_float64_example(tmp_path: Path) -> None:
-    assert compile_error(tmp_path / "net_step", x=X.double()) == "example_inputs: type torch.float64; pass float32"
+    assert compile_error(tmp_path / "net_step", x=X.double()) == (
+        "example_inputs: type torch.float64; pass float32, or int64 for indices"
+    )
 
 
-def test_two_inputs(tmp_path: Path) -> None:
-    assert compile_error(tmp_path / "net_step", x=(X, X)) == (
-        "example_inputs: 2 inputs given; this version compiles models with one image input"
+def test_two_inputs_for_one(tmp_path: Path) -> None:
+    text = compile_error(tmp_path / "net_step", x=(X, X))
+    assert text.startswith("model: cannot run on an input of 2x3x16x16 and 2x3x16x16 (TypeError: ")
+    assert text.endswith("; give the shape that it takes with --input")
+
+
+def test_inputs_of_two_batches(tmp_path: Path) -> None:
+    assert compile_error(tmp_path / "net_step", x=(X, X[:1])) == (
+        "model: inputs of 2x3x16x16 and 1x3x16x16; every input must have the batch as its first axis"
     )
 
 
@@ -116,24 +124,15 @@ def test_a_model_of_two_inputs(tmp_path: Path) -> None:
     Two.__qualname__ = "Two"
     Two.forward.__qualname__ = "Two.forward"
     assert compile_error(tmp_path / "net_step", Two()) == (
-        "model: cannot run on one input of 2x3x16x16 (TypeError: Two.forward() missing 1 required positional "
-        "argument: 'y'); give a model with one image input, and its shape with --input"
+        "model: cannot run on an input of 2x3x16x16 (TypeError: Two.forward() missing 1 required positional "
+        "argument: 'y'); give the shape that it takes with --input"
     )
 
 
 def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=torch.zeros(2, 4, 16, 16))
-    assert text.startswith("model: cannot run on one input of 2x4x16x16 (RuntimeError: Given groups=1, weight of size")
-    assert text.endswith("; give a model with one image input, and its shape with --input")
-
-
-def test_training_shared_weights(tmp_path: Path) -> None:
-    conv = torch.nn.Conv2d(3, 3, 3, padding=1)
-    shared = torch.nn.Sequential(conv, torch.nn.ReLU(), conv)
-    assert compile_error(tmp_path / "net_step", shared) == (
-        "model: '2.weight' is the same tensor as '0.weight'; shared weights cannot be trained in this version, "
-        "leave these layers frozen"
-    )
+    assert text.startswith("model: cannot run on an input of 2x4x16x16 (RuntimeError: Given groups=1, weight of size")
+    assert text.endswith("; give the shape that it takes with --input")
 
 
 def test_a_folder_under_a_file(tmp_path: Path) -> None:

@@ -321,7 +321,11 @@ MATERIALISING: dict[str, Case] = {
     ),
     "a linear layer over all pixels": case(stem, relu, conv, relu, pool=nn.Identity(), remain=MASKED),
     "pooling to a few pixels": case(
-        stem, relu, conv, pool=nn.AdaptiveAvgPool2d(2), remain=(((2, 4, 2, 2), "reshape computes it at full resolution"),)
+        stem,
+        relu,
+        conv,
+        pool=nn.AdaptiveAvgPool2d(2),
+        remain=(((2, 4, 2, 2), "reshape computes it at full resolution"),),
     ),
     "a gate a pixel": case(
         stem,
