@@ -205,7 +205,7 @@ def read_output(loss: Loss, output: Any) -> int | None:
     if not loss.per_sample:
         return None
     main = main_output(output)
-    return next(index for index, part in enumerate(pytree.tree_leaves(output)) if part is main)
+    return next((index for index, part in enumerate(pytree.tree_leaves(output)) if part is main), None)
 
 
 def _check_batch(inputs: tuple[Tensor, ...]) -> None:

@@ -7,6 +7,7 @@ of it.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +22,7 @@ _OURS = ("lr_factor", "groups", "clip_norm", "clip_value")  # settings that no t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(ABC):
     """What all have in common.
 
     `groups` maps a pattern of parameter names to settings of their own: {"*.bias": {"weight_decay": 0.0}}; of several
@@ -93,9 +94,9 @@ class Optimizer:
                 )
 
     @property
+    @abstractmethod
     def state_names(self) -> tuple[str, ...]:
         """The tensors it keeps for a parameter, under torch.optim's names."""
-        raise NotImplementedError
 
     @property
     def counts_steps(self) -> bool:

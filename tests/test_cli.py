@@ -336,7 +336,11 @@ def test_verify_fails_with_1_when_a_gradient_is_wrong(
     from gfcompile.runtime.step import Step
 
     right = Step.gradients
-    monkeypatch.setattr(Step, "gradients", lambda self, x, y: {n: g * 1.001 for n, g in right(self, x, y).items()})
+
+    def wrong(self: Step, *batch: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        return {name: gradient * 1.001 for name, gradient in right(self, *batch, seed=seed).items()}
+
+    monkeypatch.setattr(Step, "gradients", wrong)
     assert main(["verify", model, str(artifact)]) == 1
     assert "FAIL: " in capsys.readouterr().out
 

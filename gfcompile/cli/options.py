@@ -174,7 +174,9 @@ def diff_parser() -> Parser:
     return parser
 
 
-def _model(parser: argparse.ArgumentParser, about: str = "a .pt2, .pt or .pth file, or package.module:factory") -> None:
+def _model(
+    parser: argparse.ArgumentParser, about: str = "a .pt2, .onnx, .pt or .pth file, or package.module:factory"
+) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("model", metavar="MODEL", help=about)
     group.add_argument(

@@ -272,16 +272,6 @@ def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
 
 
-def _largest_along(node: fx.Node, to: Importer) -> relax.Var:
-    """Values and positions along one axis, the first of equals."""
-    x, axis, *rest = node.args
-    keep = bool(rest and rest[0])
-    largest = node.target.__name__.startswith("max")
-    value, place = (relax.op.max, relax.op.argmax) if largest else (relax.op.min, relax.op.argmin)
-    emit = to.block_builder.emit
-    return relax.Tuple([emit(value(to.env[x], axis, keep)), emit(place(to.env[x], axis, keep))])
-
-
 def _select(node: fx.Node, to: Importer) -> relax.Var:
     """x[..., index, ...] at an index that is known: TVM's own is a gather, with a warning."""
     x, axis, index = node.args
@@ -342,8 +332,6 @@ CONVERTERS: dict[str, Converter] = {
     "unpack_mask.default": _unpack_mask,
     "scale_by_area.default": _scale_by_area,
     "regrid.default": _regrid,
-    "max.dim": _largest_along,
-    "min.dim": _largest_along,
     "select.int": _select,
     "index_select.default": _index_select,
     "embedding.default": _embedding,

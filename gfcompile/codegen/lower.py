@@ -59,11 +59,15 @@ def translate(step: Step) -> tuple[tvm.IRModule, list[Unsupported]]:
         for part, rest in ((forward, backward), (backward, [])):
             with builder.dataflow():
                 for node in part:
-                    try:
-                        _convert(importer, node)
-                    except Exception as error:  # noqa: BLE001 - a converter may raise anything; all are reported below
-                        failures[node] = None if isinstance(error, KeyError) else one_line(error)
-                        importer.env[node] = _stand_in(builder, node)
+                    if node.target.__name__ not in importer.convert_map:
+                        failures[node], importer.env[node] = None, _stand_in(builder, node)
+                    elif node.target.__name__ in CONVERTERS:
+                        _convert(importer, node)  # ours: a failure is a bug
+                    else:
+                        try:
+                            _convert(importer, node)
+                        except Exception as error:  # noqa: BLE001 - TVM's converters raise anything; all are reported
+                            failures[node], importer.env[node] = one_line(error), _stand_in(builder, node)
                 needed = {arg for node in [*rest, output] for arg in node.all_input_nodes}
                 for node in part:
                     if node in needed:

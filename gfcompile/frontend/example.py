@@ -35,10 +35,7 @@ def example_input(
         guessed = f"{GUESSED_SIZE}x{GUESSED_SIZE}" + ("" if batch is not None else f", batch {GUESSED_BATCH}")
         source = f"a guess (channels of '{layer}', {guessed}); set it with --input NxCxHxW"
     else:
-        raise UserError(
-            f"{loaded.origin}: has no convolution to take the input channels from;"
-            " give the shape, as in --input 8x3x224x224"
-        )
+        raise UserError(f"{loaded.origin}: does not say the shape of its input; give it, as in --input 8x3x224x224")
     if batch is not None:
         if batch < 1:
             raise UserError(f"--batch: '{batch}' is not a batch size; use 1 or more")

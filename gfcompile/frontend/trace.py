@@ -170,6 +170,7 @@ def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> St
         }
         outputs.append(Value(kinds[spec.kind], name))
     _drop_unused_seed(joint.graph_module, inputs)
+    _name_doors(joint.graph_module, inputs)
     _settle(joint.graph_module)
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _tensors(joint)}
     updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
@@ -183,6 +184,15 @@ def _settle(body: fx.GraphModule) -> None:
             body.graph.erase_node(node)
         elif node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
+
+
+def _name_doors(body: fx.GraphModule, inputs: list[Value]) -> None:
+    """The tracer calls the model's inputs by their place in a tuple."""
+    placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, inputs, strict=True):
+        if value.role is Role.INPUT:
+            node._rename(value.name)
+            node.target = node.name
 
 
 def _drop_unused_seed(body: fx.GraphModule, inputs: list[Value]) -> None:

@@ -78,7 +78,7 @@ def test_zero_sizes():
 
 def test_no_conv_to_guess_from():
     assert text_of(from_module(nn.Sequential(nn.Linear(3, 3))), None, None) == (
-        "Sequential: has no convolution to take the input channels from; give the shape, as in --input 8x3x224x224"
+        "Sequential: does not say the shape of its input; give it, as in --input 8x3x224x224"
     )
 
 

@@ -1,4 +1,4 @@
-"""Operators that are seldom met, as formulas over those that the compiler knows, before they are differentiated."""
+"""Operators that are a formula over others: attention, normalised weights, and what is seldom met."""
 
 from __future__ import annotations
 
@@ -65,53 +65,51 @@ def _fake_quantize_channels(x: Tensor, scale: Tensor, zero_point: Tensor, axis: 
     return _fake_quantize(x, scale.reshape(shape), zero_point.reshape(shape).to(x.dtype), low, high)
 
 
-# ---- windows
+# ---- attention, activations, weights
 
 
-def _with_batch(function: Function) -> Function:
-    """Pools take [C, H, W] too: as a batch of one."""
-
-    def pool(x: Tensor, *args: Any, **settings: Any) -> Any:
-        if x.dim() != 3:
-            return function(x, *args, **settings)
-        y = function(x.unsqueeze(0), *args, **settings)
-        return y.squeeze(0) if isinstance(y, Tensor) else tuple(part.squeeze(0) for part in y)
-
-    return pool
-
-
-def _conv_transpose3d(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    drop: Callable[[Tensor], Tensor] = lambda weights: weights,
 ) -> Tensor:
-    """The sum over the depth of the kernel of 2-D ones, each plane put `stride` apart."""
-    steps, around, more, gaps = (_three(value) for value in (stride, padding, output_padding, dilation))
-    samples, channels, depth, height, width = x.shape
-    flat = x.transpose(1, 2).reshape(samples * depth, channels, height, width)
-    spread = (depth - 1) * steps[0] + 1
-    planes = spread + gaps[0] * (w.shape[2] - 1) + more[0]
-    total: Tensor | None = None
-    for tap in range(w.shape[2]):
-        y = F.conv_transpose2d(flat, w[:, :, tap], None, steps[1:], around[1:], more[1:], groups, gaps[1:])
-        y = y.reshape(samples, depth, *y.shape[1:]).transpose(1, 2).unsqueeze(3)  # [N, Co, D, 1, H, W]
-        y = aten.constant_pad_nd(y, [0, 0, 0, 0, 0, steps[0] - 1]).flatten(2, 3)[:, :, :spread]
-        first = tap * gaps[0]
-        y = aten.constant_pad_nd(y, [0, 0, 0, 0, first, planes - first - spread])
-        total = y if total is None else total + y
-    assert total is not None
-    total = total[:, :, around[0] : planes - around[0]]
-    return total if b is None else total + b.reshape(1, -1, 1, 1, 1)
+    """softmax(q k' * scale + mask) v, as the formula says; `drop` acts on the softmax."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = (query * (scale if scale is not None else query.shape[-1] ** -0.5)) @ key.transpose(-2, -1)
+    if is_causal:
+        rows, cols = scores.shape[-2:]
+        attn_mask = torch.arange(rows)[:, None] >= torch.arange(cols)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return drop(scores.softmax(-1)) @ value
 
 
-def _three(value: Any) -> list[int]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values * 3 if len(values) == 1 else values
+def rrelu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Tensor:
+    """Outside of training the slope is the middle one."""
+    return F.leaky_relu(x, (lower + upper) / 2)
+
+
+def _weight_norm(direction: Tensor, size: Tensor, axis: int = 0) -> Tensor:
+    return _weight_norm_interface(direction, size, axis)[0]
+
+
+def _weight_norm_interface(direction: Tensor, size: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """The direction scaled to `size` along every axis but one, and its own size."""
+    others = [each for each in range(direction.dim()) if each != axis]
+    norm = (direction * direction).sum(others, keepdim=True).sqrt()
+    return direction * (size / norm), norm
 
 
 FORMULAS: dict[Any, Function] = {
@@ -132,9 +130,8 @@ FORMULAS: dict[Any, Function] = {
     aten.fake_quantize_per_tensor_affine.default: _fake_quantize,
     aten.fake_quantize_per_tensor_affine.tensor_qparams: _fake_quantize,
     aten.fake_quantize_per_channel_affine.default: _fake_quantize_channels,
-    aten.max_pool2d.default: _with_batch(aten.max_pool2d.default),
-    aten.max_pool2d_with_indices.default: _with_batch(aten.max_pool2d_with_indices.default),
-    aten.avg_pool2d.default: _with_batch(aten.avg_pool2d.default),
-    aten.adaptive_avg_pool2d.default: _with_batch(aten.adaptive_avg_pool2d.default),
-    aten.conv_transpose3d.input: _conv_transpose3d,
+    aten._weight_norm.default: _weight_norm,
+    aten._weight_norm_interface.default: _weight_norm_interface,
+    aten.scaled_dot_product_attention.default: attention,
+    aten.rrelu.default: rrelu,
 }
