@@ -15,14 +15,16 @@ from tests.models.definitions.mobile import InvertedResidual
 
 
 class Backbone(nn.Module):
-    """Four convolutions, strides 2, 4, 8 and 8 with a dilation; the last two maps under torchvision's names."""
+    """Four stages, strides 2, 4, 8 and 8 with a dilation; the last two maps under torchvision's names."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
         super().__init__()
         self.stem = conv_bn(3, 12, stride=2)
         self.layer2 = conv_bn(12, 16, stride=2)
-        self.layer3 = conv_bn(16, 20, stride=2)
-        self.layer4 = conv_bn(20, 28, dilation=2)
+        self.layer3 = nn.Sequential(*conv_bn(16, 20, stride=2), *(conv_bn(20, 20) for _ in range(depth - 1)))
+        self.layer4 = nn.Sequential(
+            *conv_bn(20, 28, dilation=2), *(conv_bn(28, 28, dilation=2) for _ in range(depth - 1))
+        )
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         aux = self.layer3(self.layer2(self.stem(x)))
@@ -38,9 +40,9 @@ class FCNHead(nn.Sequential):
 class FCN(nn.Module):
     """FCN: a dict of `out` and `aux`, both resized bilinearly to the input."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
         super().__init__()
-        self.backbone = Backbone()
+        self.backbone = Backbone(depth)
         self.classifier = FCNHead(28)
         self.aux_classifier = FCNHead(20)
 
@@ -108,9 +110,9 @@ class ASPP(nn.Module):
 class DeepLabV3(nn.Module):
     """DeepLab V3: atrous spatial pyramid with an image-level branch broadcast back by interpolation."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
         super().__init__()
-        self.backbone = Backbone()
+        self.backbone = Backbone(depth)
         self.classifier = nn.Sequential(ASPP(28, 12, (2, 3, 4)), conv_bn(12, 12), nn.Conv2d(12, CLASSES, 1))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -154,9 +156,9 @@ class PSPNet(nn.Module):
             h, w = x.size(2), x.size(3)
             return F.interpolate(self.pool(x), size=(h, w), mode="bilinear", align_corners=True)
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
         super().__init__()
-        self.backbone = Backbone()
+        self.backbone = Backbone(depth)
         self.blocks = nn.ModuleList(self.Block(28, 7, size) for size in (1, 2, 3, 6))
         self.conv = conv_bn(56, 24, kernel=1)
         self.dropout = nn.Dropout2d(p=0.2)
