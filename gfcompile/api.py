@@ -51,6 +51,7 @@ def compile(
     train: str | Sequence[str] | None = None,
     train_affine: bool = False,
     calculus: bool = True,
+    winograd: bool = True,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
     compat: str | None = None,
@@ -74,7 +75,8 @@ def compile(
     the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
     model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
     dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as
-    published: the same gradients from more memory. `debug` makes a slower step that checks the memory around every
+    published: the same gradients from more memory. `winograd=False` computes frozen 3x3 convolutions as plain sums,
+    slower and with less memory for their weights. `debug` makes a slower step that checks the memory around every
     buffer after every kernel, with the same results.
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
@@ -107,6 +109,7 @@ def compile(
         lr=starting_rate(optimizer, chosen, lr),
         fixed_mode=loaded.fixed_mode,
         calculus=calculus,
+        winograd=winograd,
         skeleton=loaded.onnx_skeleton,
     )
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")

@@ -34,7 +34,11 @@ COMPARISONS = ("exact", "published")
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be compiled. Without `calculus`, gradient filtering as published: the same gradients, to compare."""
+    """What is to be compiled.
+
+    Without `calculus`, gradient filtering as published: the same gradients, to compare. Without `winograd`, frozen 3x3
+    convolutions as plain sums: slower, with a quarter of the memory for their weights.
+    """
 
     module: nn.Module
     example: tuple[Tensor, ...]
@@ -44,6 +48,7 @@ class Job:
     lr: float = 0.01
     fixed_mode: bool = False
     calculus: bool = True
+    winograd: bool = True
     skeleton: bytes | None = None  # of a model that came as ONNX: its own file without the weights
 
 
@@ -169,11 +174,11 @@ def analyse(
     plan = traced.plan
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus)),
-        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus)),
-        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, calculus=False)),
-        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, calculus=False)),
-        "predict": (traced.forward, plan, pipeline.prediction_passes()),
+        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, job.winograd)),
+        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, job.winograd)),
+        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, job.winograd)),
+        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, job.winograd)),
+        "predict": (traced.forward, plan, pipeline.prediction_passes(job.winograd)),
     }
     scheduler = Scheduler(target or find_target("native"))
     steps, programs, state = {}, {}, StateTable()

@@ -20,6 +20,7 @@ from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.passes.sink import Sink
 from gfcompile.passes.static_moves import StaticMoves
+from gfcompile.passes.winograd import Winograd
 from gfcompile.step import Step
 
 
@@ -48,20 +49,21 @@ LOWERING: Sequence[AnyPass] = (
     FoldFrozen(),  # scales and shifts become constants
     RemoveDead(),  # what was folded
     ChannelsLast(),  # after every pass that thinks in NCHW
-    FoldFrozen(),  # frozen weights are packed now, once
+    Winograd(),  # chooses among convolutions as they will run
+    FoldFrozen(),  # frozen weights are packed, or transformed, now, once
     RemoveDead(),  # their unpacked forms
 )
 
 
-def training_passes(optimizer: Optimizer, calculus: bool = True) -> list[AnyPass]:
+def training_passes(optimizer: Optimizer, calculus: bool = True, winograd: bool = True) -> list[AnyPass]:
     """Forward, backward, update."""
     clip = ClipGradients(optimizer.clip_norm, optimizer.clip_value)
-    return [*filtering_passes(calculus), clip, AppendOptimizer(optimizer), *LOWERING]
+    return [*filtering_passes(calculus), clip, AppendOptimizer(optimizer), *lowering_passes(winograd)]
 
 
-def gradient_passes(calculus: bool = True) -> list[AnyPass]:
+def gradient_passes(calculus: bool = True, winograd: bool = True) -> list[AnyPass]:
     """The same gradients, returned instead of applied."""
-    return [*filtering_passes(calculus), *LOWERING]
+    return [*filtering_passes(calculus), *lowering_passes(winograd)]
 
 
 def filtering_passes(calculus: bool) -> list[AnyPass]:
@@ -69,9 +71,14 @@ def filtering_passes(calculus: bool) -> list[AnyPass]:
     return [each for each in FILTERING if calculus or not isinstance(each, CALCULUS)]
 
 
-def prediction_passes() -> list[AnyPass]:
+def lowering_passes(winograd: bool) -> list[AnyPass]:
+    """Without Winograd: every convolution as its plain sum."""
+    return [each for each in LOWERING if winograd or not isinstance(each, Winograd)]
+
+
+def prediction_passes(winograd: bool = True) -> list[AnyPass]:
     """The forward pass alone."""
-    return [StaticMoves(), Canonicalize(), *LOWERING]
+    return [StaticMoves(), Canonicalize(), *lowering_passes(winograd)]
 
 
 def run(step: Step, passes: Sequence[AnyPass], observe: Callable[[int, str, Step], None] | None = None) -> Step:

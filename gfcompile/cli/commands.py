@@ -247,6 +247,7 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
         lr,
         loaded.fixed_mode,
         not args.no_calculus,
+        not args.no_winograd,
         loaded.onnx_skeleton,
     )
     return job, loaded.name, source

@@ -219,6 +219,10 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         help="filter as published, without the patch calculus: the same gradients from more memory, to compare with",
     )  # fmt: skip
     group.add_argument(
+        "--no-winograd", action="store_true",
+        help="frozen 3x3 convolutions as plain sums: slower, with a quarter of the memory for their weights",
+    )  # fmt: skip
+    group.add_argument(
         "--batchnorm", metavar="[NAME=]MODE", type=_batchnorm, action="append", default=[],
         help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated;"
         " frozen: eval, and the affine parameters stay too; for all or for those that NAME matches; may be repeated",

@@ -58,6 +58,11 @@ def _conv2d(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, kernels.conv2d, to.env[x], to.env[w], *geometry, groups)
 
 
+def _winograd_conv2d(node: fx.Node, to: Importer) -> relax.Var:
+    x, u, padding, edge = node.args
+    return _emit(to, kernels.winograd_conv2d, to.env[x], to.env[u], _pair(padding), edge)
+
+
 def _conv2d_input_grad(node: fx.Node, to: Importer) -> relax.Var:
     gy, w, shape, size, stride, padding, dilation, groups = node.args
     geometry = (_pair(size), _pair(stride), _pair(padding), _pair(dilation))
@@ -318,6 +323,7 @@ def _gather(node: fx.Node, to: Importer) -> relax.Var:
 
 
 CONVERTERS: dict[str, Converter] = {
+    "winograd_conv2d_nhwc.default": _winograd_conv2d,
     "conv2d_nhwc.default": _conv2d,
     "conv2d_input_grad_nhwc.default": _conv2d_input_grad,
     "conv2d_weight_grad_nhwc.default": _conv2d_weight_grad,

@@ -6,7 +6,19 @@ operators exist only after the layout pass; their weights are packed as `layouts
 
 import torch
 
-from gfcompile.ops import convolution, filtered, mixing, moves, patches, pooling, random, resample, statistics, update
+from gfcompile.ops import (
+    convolution,
+    filtered,
+    mixing,
+    moves,
+    patches,
+    pooling,
+    random,
+    resample,
+    statistics,
+    update,
+    winograd,
+)
 
 gf = torch.ops.gf
 """The operators by name. Import them from here: the modules above have registered them by then."""
@@ -23,4 +35,5 @@ __all__ = [
     "resample",
     "statistics",
     "update",
+    "winograd",
 ]

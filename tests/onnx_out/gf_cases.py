@@ -97,6 +97,17 @@ def _convolutions() -> list[Case]:
     return cases
 
 
+def _winograd() -> list[Case]:
+    cases, shape = [], [16, 8, 3, 3]
+    for edge, padding in ((2, [1, 1]), (4, [0, 2])):
+        u = gf.winograd_weight(packed(shape, 1), shape, edge)
+        cases += [
+            Case(gf.winograd_weight.default, (packed(shape, 1), shape, edge)),
+            Case(gf.winograd_conv2d_nhwc.default, (real(2, 8, 9, 8), u, padding, edge)),
+        ]
+    return cases
+
+
 def _pools() -> list[Case]:
     cases, x = [], last(real(2, 3, 7, 8))
     for given in MAX_POOLS:
@@ -167,4 +178,4 @@ def _updates() -> list[Case]:
     return cases + [Case(gf.clip_coefficient.default, (sums, limit)) for limit in (0.5, 50.0)]
 
 
-CASES = [*_patches(), *_bits(), *_mixing(), *_convolutions(), *_pools(), *_moves(), *_updates()]
+CASES = [*_patches(), *_bits(), *_mixing(), *_convolutions(), *_winograd(), *_pools(), *_moves(), *_updates()]

@@ -31,6 +31,7 @@ from gfcompile.codegen.kernels.statistics import (
     scale_by_area,
     unpack_mask,
 )
+from gfcompile.codegen.kernels.winograd import winograd_conv2d
 
 __all__ = [
     "adaptive_avg_pool2d",
@@ -62,4 +63,5 @@ __all__ = [
     "scale_by_area",
     "uniform",
     "unpack_mask",
+    "winograd_conv2d",
 ]

@@ -1,0 +1,179 @@
+"""Winograd convolutions: a task takes a block of tiles through all stages while they are in its cache.
+
+The block's inputs are transformed, multiplied by the weights of each position of a tile, and transformed back straight
+into the output, epilogue included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, gcd
+
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV
+
+from gfcompile.codegen.schedules.blocks import Block, find_block, list_blocks, same_point, writes_output
+from gfcompile.codegen.schedules.inline import inline_injective
+from gfcompile.codegen.schedules.reduction import schedule_rest
+from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors
+from gfcompile.targets import Target
+
+_GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
+    f"winograd_{stage}" for stage in ("tile", "down", "input", "product", "up", "output")
+)
+_TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
+_SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
+_MOST_TILES = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is computed: tiles of `span` x `span` inputs on a grid of [images, rows, cols]."""
+
+    images: int
+    rows: int
+    cols: int
+    inputs: int
+    outputs: int
+    span: int
+    width: int  # lanes
+
+    @property
+    def edge(self) -> int:
+        return self.span - 2
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """What a task takes: `images` times `rows` of tiles, and one of `parts` of the output channels."""
+
+    images: int
+    rows: int
+    parts: int
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """The stages of `kernels.winograd_conv2d`, with or without an epilogue."""
+    if not set(STAGES) <= {block.name for block in list_blocks(sch)}:
+        return False
+    inline_injective(sch, keep=STAGES)
+    _take_epilogue(sch)
+    shape = _read_shape(sch, target)
+    blocking = choose_blocking(shape, target)
+    tasks = _arrange_output(sch, shape, blocking)
+    _arrange_product(sch, tasks, _product_tile(shape, blocking, target), shape)
+    _arrange_input(sch, tasks, shape)
+    for name in (_UP, _DOWN, _GATHER):
+        sch.set_scope(find_block(sch, name).rv, 0, "local")
+    schedule_rest(sch, STAGES, target)
+    return True
+
+
+def choose_blocking(shape: Shape, target: Target) -> Blocking:
+    """The least time of the busiest core, by a model: products, transforms, and the weights that every task reads."""
+    whole_rows = [(1, rows) for rows in divisors(shape.rows, shape.rows)]
+    whole_images = [(images, shape.rows) for images in divisors(shape.images, shape.images)]
+    parts = divisors(shape.outputs // shape.width, target.cores)
+    candidates = [Blocking(*block, part) for block, part in product((*whole_rows, *whole_images), parts)]
+    small = [each for each in candidates if each.images * each.rows * shape.cols <= _MOST_TILES]
+    return min(small or candidates[:1], key=lambda blocking: _cycles(shape, blocking, target))
+
+
+def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
+    tasks = shape.images // blocking.images * (shape.rows // blocking.rows) * blocking.parts
+    tiles = blocking.images * blocking.rows * shape.cols
+    outputs, area = shape.outputs // blocking.parts, shape.span**2
+    tile = _product_tile(shape, blocking, target)
+    rows, vectors = tile.sizes[0], tile.sizes[1] // tile.width
+    step = max(0.5, 4 / (rows * vectors), (rows + vectors) / (2 * rows * vectors))  # as in choose_tile
+    products = tiles * shape.inputs * outputs / shape.width * step
+    transforms = tiles * (shape.inputs + outputs) / shape.width * _TRANSFORM_CYCLES
+    weights = shape.inputs * outputs * 4 / _SHARED_BYTES_A_CYCLE
+    return ceil(tasks / target.cores) * area * (products + transforms + weights)
+
+
+def _product_tile(shape: Shape, blocking: Blocking, target: Target) -> Tile:
+    tiles = blocking.images * blocking.rows * shape.cols
+    return choose_tile([tiles, shape.outputs // blocking.parts], shape.width, [0], target)
+
+
+def _take_epilogue(sch: Schedule) -> None:
+    """Fold the one element-wise block that follows, if it is all that does, into the last stage."""
+    output = find_block(sch, _OUTPUT)
+    after = [block for block in list_blocks(sch) if block.name not in STAGES]
+    if len(after) == 1 and not writes_output(sch, output) and _reads_each_point(after[0], output):
+        sch.reverse_compute_inline(after[0].rv)
+
+
+def _reads_each_point(block: Block, source: Block) -> bool:
+    return (
+        block.is_injective
+        and block.is_regular
+        and len(block.spatial) == len(source.spatial)
+        and all(
+            same_point(load.indices, block.spatial_vars) for load in block.loads if load.source.same_as(source.buffer)
+        )
+    )
+
+
+def _read_shape(sch: Schedule, target: Target) -> Shape:
+    output, product_ = find_block(sch, _OUTPUT), find_block(sch, _PRODUCT)
+    images, high, wide, outputs = output.spatial
+    span, (inputs,) = product_.spatial[0], product_.reduce
+    width = gcd(target.lanes, inputs, outputs)
+    return Shape(images, high // (span - 2), wide // (span - 2), inputs, outputs, span, width)
+
+
+def _arrange_output(sch: Schedule, shape: Shape, blocking: Blocking) -> LoopRV:
+    """Cut the output into tasks; inside, a vector of channels of one tile at a time. Returns the loop of tasks."""
+    image, row, col, channel = sch.get_loops(find_block(sch, _OUTPUT).rv)
+    image, images = sch.split(image, [None, blocking.images])
+    row, rows, i = sch.split(row, [None, blocking.rows, shape.edge])
+    cols, j = sch.split(col, [None, shape.edge])
+    part, vectors, lane = sch.split(channel, [blocking.parts, None, shape.width])
+    sch.reorder(image, row, part, images, rows, cols, vectors, i, j, lane)
+    tasks = sch.fuse(image, row, part)
+    sch.parallel(tasks)
+    _unroll(sch, [i, j, lane])
+    sch.compute_at(find_block(sch, _UP).rv, vectors, preserve_unit_loops=True)
+    _unroll(sch, sch.get_loops(find_block(sch, _UP).rv)[-3:])
+    return tasks
+
+
+def _arrange_product(sch: Schedule, tasks: LoopRV, tile: Tile, shape: Shape) -> None:
+    """One matrix product for each position of a tile, its accumulators in registers."""
+    block = find_block(sch, _PRODUCT).rv
+    sch.compute_at(block, tasks, preserve_unit_loops=True)
+    i, j, row, channel, reduce = sch.get_loops(block)[-5:]
+    position = sch.fuse(i, j)
+    rows, row = sch.split(row, [None, tile.sizes[0]])
+    channels, vector, lane = sch.split(channel, [None, tile.sizes[1] // shape.width, shape.width])
+    sch.reorder(position, channels, rows, reduce, row, vector, lane)
+    _unroll(sch, [row, vector, lane])
+    written = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(written, rows, preserve_unit_loops=True)
+    *_, row, channel = sch.get_loops(written)
+    _unroll(sch, [row, *sch.split(channel, [None, shape.width])])
+    _unroll(sch, sch.get_loops(sch.decompose_reduction(block, reduce))[-3:])
+
+
+def _arrange_input(sch: Schedule, tasks: LoopRV, shape: Shape) -> None:
+    """A vector of channels of one tile at a time, from the image to the transformed block."""
+    block = find_block(sch, _INPUT).rv
+    sch.compute_at(block, tasks, preserve_unit_loops=True)
+    i, j, tile, channel = sch.get_loops(block)[-4:]
+    vectors, lane = sch.split(channel, [None, shape.width])
+    sch.reorder(tile, vectors, i, j, lane)
+    _unroll(sch, [i, j, lane])
+    for name in (_DOWN, _GATHER):
+        stage = find_block(sch, name).rv
+        sch.compute_at(stage, vectors, preserve_unit_loops=True)
+        _unroll(sch, sch.get_loops(stage)[-3:])
+
+
+def _unroll(sch: Schedule, loops: list[LoopRV]) -> None:
+    """The last loop becomes a vector."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])

@@ -1,0 +1,35 @@
+"""Winograd convolutions: standard ONNX has none, so the weights are turned back, as in eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gfcompile.layouts import block_size
+from gfcompile.onnx_out.aten.convolution import geometry
+from gfcompile.onnx_out.emitter import Emitter, Value
+from gfcompile.onnx_out.gf.images import from_nchw, to_nchw, unpacked
+from gfcompile.onnx_out.table import Table
+from gfcompile.ops import gf
+from gfcompile.winograd import transforms
+
+TABLE = Table()
+
+
+@TABLE.writes(gf.winograd_weight.default)
+def _weight(to: Emitter, out: Value, w: Value, shape: Sequence[int], edge: int) -> str:
+    matrix = to.constant(transforms(edge).weights.astype(np.float32))
+    turned = to.op("Einsum", matrix, unpacked(to, w, shape, 1), matrix, equation="ai,ocij,bj->aboc")
+    block = block_size(shape[0])
+    split = to.op("Reshape", turned, [-1, shape[0] // block, block, shape[1]])
+    return to.op("Transpose", split, perm=[0, 1, 3, 2])
+
+
+@TABLE.writes(gf.winograd_conv2d_nhwc.default)
+def _conv2d(to: Emitter, out: Value, x: Value, u: Value, padding: Sequence[int], edge: int) -> str:
+    span, (_, blocks, inputs, block) = transforms(edge).span, u.shape
+    back = to.constant(np.linalg.pinv(transforms(edge).weights).astype(np.float32))
+    square = to.op("Reshape", to.op("Transpose", u, perm=[0, 1, 3, 2]), [span, span, blocks * block, inputs])
+    weight = to.op("Einsum", back, square, back, equation="ia,aboc,jb->ocij")
+    return from_nchw(to, to.op("Conv", to_nchw(to, x), weight, **geometry(2, [1, 1], padding, [1, 1], 1)))

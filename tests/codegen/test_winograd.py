@@ -1,0 +1,115 @@
+"""Winograd convolutions against PyTorch in float64: transforms, kernel, epilogues, the bound on error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tvm import relax
+
+from gfcompile.codegen import kernels
+from gfcompile.codegen.schedules.winograd import Blocking, Shape, choose_blocking
+from gfcompile.layouts import WeightLayout
+from gfcompile.ops import gf
+from gfcompile.targets import find_target
+from gfcompile.winograd import choose_edge, transforms
+from tests.codegen.test_kernels import normal, run
+from tests.codegen.test_schedules import execute, fuse
+
+op = relax.op
+TOLERANCE = {2: 5e-6, 4: 1.5e-5}  # of the largest value; plain convolutions are held to 5e-6
+SHAPES = [  # images, inputs, outputs, size, padding
+    (2, 64, 64, (56, 56), (1, 1)),
+    (2, 32, 48, (14, 14), (1, 1)),  # tiles hang over the edge
+    (8, 64, 32, (7, 7), (1, 1)),  # several images a task
+    (1, 24, 40, (13, 9), (0, 2)),
+    (3, 8, 8, (3, 4), (1, 1)),  # one tile an image
+]
+
+
+def weights(outputs: int, inputs: int) -> np.ndarray:
+    return normal(outputs, inputs, 3, 3, seed=1) / np.float32(3 * inputs**0.5)
+
+
+def transformed(w: np.ndarray, edge: int) -> np.ndarray:
+    shape = list(w.shape)
+    packed = WeightLayout.for_conv(shape, 1).pack(torch.tensor(w).double())
+    return gf.winograd_weight(packed, shape, edge).float().numpy()
+
+
+def exact(x: np.ndarray, w: np.ndarray, padding: tuple[int, int]) -> np.ndarray:
+    image = torch.tensor(x).double().permute(0, 3, 1, 2)
+    return torch.conv2d(image, torch.tensor(w).double(), padding=padding).permute(0, 2, 3, 1).numpy()
+
+
+def check(got: np.ndarray, want: np.ndarray, edge: int) -> None:
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= TOLERANCE[edge] * max(1.0, np.abs(want).max())
+
+
+@pytest.mark.parametrize("edge", [2, 4])
+def test_transforms_are_exactly_a_convolution(edge: int) -> None:
+    tables, rng = transforms(edge), np.random.default_rng(0)
+    x, w = rng.standard_normal((tables.span, tables.span)), rng.standard_normal((3, 3))
+    middle = (tables.weights @ w @ tables.weights.T) * (tables.inputs @ x @ tables.inputs.T)
+    want = [[(x[i : i + 3, j : j + 3] * w).sum() for j in range(edge)] for i in range(edge)]
+    assert np.allclose(tables.outputs @ middle @ tables.outputs.T, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("edge", [2, 4])
+@pytest.mark.parametrize(("images", "inputs", "outputs", "size", "padding"), SHAPES, ids=str)
+def test_kernel(images: int, inputs: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], edge: int):
+    x, w = normal(images, *size, inputs), weights(outputs, inputs)
+    (got,) = run(kernels.winograd_conv2d, x, transformed(w, edge), padding=padding, edge=edge)
+    check(got, exact(x, w, padding), edge)
+
+
+@pytest.mark.parametrize("size", [8, 7])
+def test_epilogue_is_part_of_the_kernel(size: int) -> None:
+    """Bias, residual and ReLU at the tile, also where tiles hang over the edge: no map is written in between."""
+
+    def body(builder, x, u, bias, skip):
+        y = builder.emit_te(lambda x, u: kernels.winograd_conv2d(x, u, (1, 1), 4), x, u, primfunc_name_hint="winograd")
+        return builder.emit(op.nn.relu(builder.emit(op.add(builder.emit(op.add(y, bias)), skip))))
+
+    x, w, bias = normal(2, size, size, 32), weights(64, 32), normal(64, seed=2)
+    skip = normal(2, size, size, 64, seed=3)
+    arrays = [x, transformed(w, 4), bias, skip]
+    (func,) = fuse(body, [a.shape for a in arrays], ["float32"] * 4)
+    rule, got = execute(func, arrays)
+    assert rule == "winograd"
+    check(got, np.maximum(exact(x, w, (1, 1)) + bias + skip, 0), 4)
+
+
+def test_two_readers_of_the_result() -> None:
+    """What is not one element-wise block behind the convolution is scheduled for itself."""
+
+    def body(builder, x, u):
+        y = builder.emit_te(lambda x, u: kernels.winograd_conv2d(x, u, (1, 1), 4), x, u, primfunc_name_hint="winograd")
+        return builder.emit(op.multiply(builder.emit(op.exp(y)), builder.emit(op.nn.relu(y))))
+
+    x, w = normal(1, 7, 7, 16), weights(16, 16)
+    arrays = [x, transformed(w, 4)]
+    (func,) = fuse(body, [a.shape for a in arrays], ["float32"] * 2)
+    y = exact(x, w, (1, 1))
+    rule, got = execute(func, arrays)
+    assert rule == "winograd"
+    check(got, np.exp(y) * np.maximum(y, 0), 4)
+
+
+def test_blocking_gives_every_core_work_and_covers_the_grid() -> None:
+    target = find_target("x86-64-v3")
+    for images, rows, channels in ((8, 14, 64), (1, 14, 64), (8, 2, 512), (1, 2, 512), (1, 1, 8), (32, 200, 64)):
+        shape = Shape(images, rows, rows, channels, channels, 6, 8)
+        found: Blocking = choose_blocking(shape, target)
+        assert images % found.images == 0
+        assert rows % found.rows == 0
+        tasks = images // found.images * (rows // found.rows) * found.parts
+        assert tasks >= min(target.cores, images * rows * channels // 8)
+
+
+def test_is_chosen_where_it_pays() -> None:
+    assert choose_edge((8, 56, 56), (64, 64)) == 4
+    assert choose_edge((8, 14, 14), (256, 256)) == 4
+    assert choose_edge((1, 7, 7), (512, 512)) is None  # four tiles would read 36 weights for every 9
+    assert choose_edge((8, 112, 112), (8, 8)) is None  # few channels: the transforms are all the work

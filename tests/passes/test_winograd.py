@@ -1,0 +1,83 @@
+"""winograd: frozen 3x3 convolutions of stride 1, where it pays, and the numbers stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gfcompile import pipeline
+from gfcompile.passes.channels_last import ChannelsLast
+from gfcompile.passes.fold_frozen import FoldFrozen
+from gfcompile.passes.remove_dead import RemoveDead
+from gfcompile.passes.winograd import Winograd
+from gfcompile.plan import Request
+from gfcompile.step import Step
+from tests.passes.nets import with_head
+from tests.passes.tiny import (
+    applied,
+    assert_same_numbers,
+    assert_second_run_changes_nothing,
+    nodes,
+    numbers,
+    traced,
+)
+
+gf = torch.ops.gf
+SHAPE = (2, 32, 12, 12)
+
+
+def laid_out(*convolutions: nn.Module, layers: int = 1) -> Step:
+    net = with_head(*convolutions, shape=SHAPE)
+    return applied(traced(net, SHAPE, Request(layers=layers)), *pipeline.FILTERING, ChannelsLast())
+
+
+def conv(ci: int = 32, co: int = 32, k: int = 3, **options: int) -> nn.Conv2d:
+    return nn.Conv2d(ci, co, k, **{"padding": 1, **options})
+
+
+def test_takes_the_frozen_layer_and_leaves_the_trained_one() -> None:
+    step = laid_out(conv(), conv())
+    before = numbers(step)
+    step = Winograd().run(step)
+    (site,) = nodes(step, gf.winograd_conv2d_nhwc.default)
+    assert site.args[3] == 4
+    assert len(nodes(step, gf.conv2d_nhwc.default)) == 1
+    assert_same_numbers(before, numbers(step))
+
+
+def test_weights_are_transformed_at_compile_time() -> None:
+    step = laid_out(conv(), conv())
+    before = numbers(step)
+    step = applied(step, Winograd(), FoldFrozen(), RemoveDead())
+    assert not nodes(step, gf.winograd_weight.default)
+    (site,) = nodes(step, gf.winograd_conv2d_nhwc.default)
+    assert site.args[1].op == "placeholder"
+    assert_same_numbers(before, numbers(step), torch.float32)  # the constant is rounded to it
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        conv(stride=2),
+        conv(dilation=2, padding=2),
+        conv(groups=2),
+        conv(k=1, padding=0),
+        conv(k=5, padding=2),
+        conv(co=36),  # no whole vectors
+    ],
+    ids=["stride", "dilation", "groups", "1x1", "5x5", "channels"],
+)
+def test_leaves_other_convolutions(other: nn.Conv2d) -> None:
+    step = laid_out(other, conv(ci=other.out_channels))
+    before = [str(node.target) for node in step.body.graph.nodes]
+    assert [str(node.target) for node in Winograd().run(step).body.graph.nodes] == before
+
+
+def test_second_run_changes_nothing() -> None:
+    assert_second_run_changes_nothing(Winograd(), Winograd().run(laid_out(conv(), conv())))
+
+
+def test_can_be_left_out() -> None:
+    for passes in (pipeline.prediction_passes(winograd=False), pipeline.gradient_passes(winograd=False)):
+        assert not any(isinstance(each, Winograd) for each in passes)
