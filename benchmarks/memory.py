@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import describe_machine
 from benchmarks.memory_peers import MODELS, Task, build_model
 from benchmarks.memory_table import table
-from benchmarks.step_time import machine
 from gfcompile.compiler import Analysis, Job, analyse, make_survey
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Layer, Request
@@ -57,7 +57,7 @@ class Case:
 
 def main() -> int:
     arguments = _arguments()
-    report: dict[str, Any] = {"machine": machine(), "peaks": [], "kept": []}
+    report: dict[str, Any] = {"machine": describe_machine(), "peaks": [], "kept": []}
     if "peaks" in arguments.only:
         report["peaks"] = [peak_row(case) for case in _peak_cases(arguments)]
     if "kept" in arguments.only:

@@ -1,7 +1,7 @@
 """What the compiled step is timed against: PyTorch eager in its variants, and the published gradient filter.
 
-`reference_filtered` puts the published operator (METHOD.md, "Reference formulas") into a model as its authors do: an
-autograd function in place of each convolution that is trained and filtered.
+`_filtered` puts the published operator (METHOD.md, "Reference formulas") into a model as its authors do: an autograd
+function in place of each convolution that is trained and filtered.
 """
 
 from __future__ import annotations
@@ -72,35 +72,59 @@ class FilteredConv2d(nn.Module):
 
     def __init__(self, conv: nn.Conv2d, r: int) -> None:
         super().__init__()
-        self.weight, self.r = conv.weight, r
+        if conv.dilation != (1, 1):
+            raise ValueError("the published filter has no dilation")
+        self.weight, self.bias, self.r = conv.weight, conv.bias, r
         self.stride, self.padding, self.groups = conv.stride[0], conv.padding[0], conv.groups
 
     def forward(self, x: Tensor) -> Tensor:
-        return FilteredConvolution.apply(x, self.weight, self.stride, self.padding, self.groups, self.r)
+        y: Tensor = FilteredConvolution.apply(x, self.weight, self.stride, self.padding, self.groups, self.r)
+        return y if self.bias is None else y + self.bias[:, None, None]
 
 
-def eager(task: Task) -> OneStep:
-    return _training(task, task.model, task.x)
+def _plain(task: Task) -> tuple[nn.Module, Tensor]:
+    return task.model, task.x
 
 
-def eager_channels_last(task: Task) -> OneStep:
-    model = task.model.to(memory_format=torch.channels_last)
-    return _training(task, model, task.x.to(memory_format=torch.channels_last))
+def _channels_last(task: Task) -> tuple[nn.Module, Tensor]:
+    return task.model.to(memory_format=torch.channels_last), task.x.to(memory_format=torch.channels_last)
 
 
-def compiled(task: Task) -> OneStep:
-    return _training(task, task.model, task.x, torch.compile(task.model))
-
-
-def reference_filtered(task: Task) -> OneStep:
+def _filtered(task: Task) -> Task:
     for name in task.filtered:
         parent, _, leaf = name.rpartition(".")
         owner = task.model.get_submodule(parent)
         setattr(owner, leaf, FilteredConv2d(task.model.get_submodule(name), task.r))  # type: ignore[arg-type]
-    return _training(task, task.model, task.x)
+    return task
 
 
-def _training(task: Task, model: nn.Module, x: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> OneStep:
+STEPS: dict[str, Callable[[Task], OneStep]] = {
+    "eager": lambda task: _training(task, *_plain(task)),
+    "eager_channels_last": lambda task: _training(task, *_channels_last(task)),
+    "torch_compile": lambda task: _training(task, *_plain(task), optimise=True),
+    "published": lambda task: _training(task, *_plain(_filtered(task))),
+    "published_channels_last": lambda task: _training(task, *_channels_last(_filtered(task))),
+    "published_compile": lambda task: _training(task, *_plain(_filtered(task)), optimise=True),
+}
+FORWARD: dict[str, Callable[[Task], OneStep]] = {
+    "eager": lambda task: _forward(*_plain(task)),
+    "eager_channels_last": lambda task: _forward(*_channels_last(task)),
+    "torch_compile": lambda task: _forward(*_plain(task), optimise=True),
+}
+
+
+def _forward(model: nn.Module, x: Tensor, optimise: bool = False) -> OneStep:
+    model.eval()
+    run = torch.compile(model) if optimise else model
+
+    def forward() -> None:
+        with torch.inference_mode():
+            run(x)
+
+    return forward
+
+
+def _training(task: Task, model: nn.Module, x: Tensor, optimise: bool = False) -> OneStep:
     """Running statistics frozen, the plan's parameters trained with SGD: the same work as the compiled step's."""
     model.eval()
     for name, parameter in model.named_parameters():
@@ -108,7 +132,7 @@ def _training(task: Task, model: nn.Module, x: Tensor, forward: Callable[[Tensor
     chosen = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(chosen, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
 
-    run = model if forward is None else forward
+    run = torch.compile(model) if optimise else model
 
     def step() -> float:
         optimizer.zero_grad()

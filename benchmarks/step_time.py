@@ -1,9 +1,8 @@
-"""Time one training step: the compiled one, filtered and exact, against PyTorch's variants and the published filter.
+"""Time a training step, or the forward pass alone: the compiled one against PyTorch and the published filter.
 
-    python benchmarks/step_time.py [--model resnet18] [--batch 8] [--size 224] [--layers 4] [--r 2] [--repeats 10]
+    python -m benchmarks.step_time [--model resnet18] [--batch 8] [--size 224] [--layers 4] [--r 2] [--forward]
 
-Each peer lives in a process of its own, so none warms another's caches or takes its threads; all processes stay up and
-take turns, one step a round, so that a noisy machine disturbs them alike. Prints a table; writes nothing but --json.
+Each peer lives in a process of its own; all stay up and take turns, one step a round.
 """
 
 from __future__ import annotations
@@ -11,226 +10,153 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
 import sys
-import tempfile
-import time
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass
 from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.models import MODELS, make_task
+from benchmarks.peers import FORWARD, LEARNING_RATE, MOMENTUM, STEPS, WEIGHT_DECAY, OneStep, Task
+from benchmarks.processes import Prepared, serve, take_turns
+
 PEERS = {
     "eager": "PyTorch eager, NCHW",
     "eager_channels_last": "PyTorch eager, channels last",
     "torch_compile": "torch.compile",
-    "reference_filtered": "published filter, PyTorch eager",
+    "published": "published filter, eager",
+    "published_channels_last": "published filter, channels last",
+    "published_compile": "published filter, torch.compile",
     "gfcompile": "gfcompile, filtered",
     "gfcompile_exact": "gfcompile, --exact",
 }
-BASE = "eager"
-WARM_UP = 2
+FORWARD_PEERS = ("eager", "eager_channels_last", "torch_compile", "gfcompile")
+EXACT_PEERS = ("eager", "eager_channels_last", "torch_compile")
+FILTERED_PEERS = ("published", "published_channels_last", "published_compile")
 SAME_LOSS = 1e-3  # the first forward pass is exact for every peer; only rounding may differ
 
 
-def main() -> int:
-    arguments = _arguments()
-    if arguments.peer:
-        return serve(arguments)
-    peers: dict[str, subprocess.Popen[str]] = {}
-    skipped: dict[str, str] = {}
-    losses: dict[str, float] = {}
-    try:
-        for name in arguments.only or PEERS:
-            peer = _start(name)
-            answer = _ask(peer)
-            if "loss" in answer:
-                peers[name], losses[name] = peer, answer["loss"]
-            else:
-                skipped[name] = answer["failed"]
-        times: dict[str, list[float]] = {name: [] for name in peers}
-        for turn in range(WARM_UP + arguments.repeats):
-            for name, peer in peers.items():
-                seconds = _ask(peer, "step\n")["seconds"]
-                if turn >= WARM_UP:
-                    times[name].append(seconds)
-    finally:
-        for peer in peers.values():
-            peer.stdin.close()  # type: ignore[union-attr]
-            peer.wait()
-    report = _report(arguments, times, skipped, losses)
-    print(table(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 0
+@dataclass(frozen=True)
+class Setting:
+    """What is timed. `size` None is the model's usual one."""
+
+    model: str = "resnet18"
+    batch: int = 8
+    size: int | None = None
+    layers: int = 4
+    r: int = 2
+    forward: bool = False
 
 
-def _start(name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--peer", name]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def measure(setting: Setting, repeats: int, peers: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Every peer's times in milliseconds, who failed, whose first loss differs."""
+    names = peers or (FORWARD_PEERS if setting.forward else tuple(PEERS))
+    times, facts, failed = take_turns(
+        "benchmarks.step_time",
+        {name: {**asdict(setting), "peer": name} for name in names},
+        repeats,
+    )
+    rows = {name: _row([1e3 * value for value in values], facts[name]) for name, values in times.items()}
+    losses = {name: row["loss"] for name, row in rows.items() if "loss" in row}
+    first = next(iter(losses.values()), 0.0)
+    other = [name for name, loss in losses.items() if not isclose(loss, first, rel_tol=SAME_LOSS)]
+    return {"setting": asdict(setting), "peers": rows, "failed": failed, "differs": other}
 
 
-def _ask(peer: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
-    peer.stdin.write(question)  # type: ignore[union-attr]
-    peer.stdin.flush()  # type: ignore[union-attr]
-    line = peer.stdout.readline()  # type: ignore[union-attr]
-    return json.loads(line) if line else {"failed": f"its process ended with code {peer.wait()}"}
+def _row(milliseconds: list[float], facts: dict[str, Any]) -> dict[str, Any]:
+    return {"best_ms": min(milliseconds), "median_ms": median(milliseconds), "all_ms": milliseconds, **facts}
 
 
-def serve(arguments: argparse.Namespace) -> int:
-    """One peer: say when ready, then answer each line with the seconds of one step."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not be taken for an answer
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            step = make_step(arguments, Path(scratch))
-            loss = float(step())
-        except Exception as error:  # noqa: BLE001 - any failure is this peer's, to be reported in the table
-            reason = str(error).strip().splitlines() or [""]
-            print(json.dumps({"failed": f"{type(error).__name__}: {reason[0][:200]}"}), file=answers, flush=True)
-            return 0
-        print(json.dumps({"loss": loss}), file=answers, flush=True)
-        for _ in sys.stdin:
-            start = time.perf_counter()
-            step()
-            print(json.dumps({"seconds": time.perf_counter() - start}), file=answers, flush=True)
-    return 0
+def fastest(report: dict[str, Any], peers: tuple[str, ...]) -> float:
+    """Median of the best of these peers."""
+    return min(report["peers"][name]["median_ms"] for name in peers if name in report["peers"])
 
 
-def make_step(arguments: argparse.Namespace, scratch: Path) -> Any:
+def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
     """The peer's step as a function without arguments."""
-    sys.path.insert(0, str(ROOT))
     import torch
-
-    from benchmarks import peers
 
     torch.set_num_threads(os.cpu_count() or 1)
-    task = _task(arguments)
-    if arguments.peer.startswith("gfcompile"):
-        return _gfcompile(arguments, task, scratch)
-    functions = {
-        "eager": peers.eager,
-        "eager_channels_last": peers.eager_channels_last,
-        "torch_compile": peers.compiled,
-        "reference_filtered": peers.reference_filtered,
-    }
-    return functions[arguments.peer](task)
+    peer, setting = settings.pop("peer"), Setting(**settings)
+    task = make_task(setting.model, setting.batch, setting.size, setting.layers, setting.r)
+    if peer.startswith("gfcompile"):
+        return _gfcompile(task, setting, peer == "gfcompile_exact", scratch)
+    step: OneStep = (FORWARD if setting.forward else STEPS)[peer](task)
+    first = step()
+    return step, {} if setting.forward else {"loss": float(first)}
 
 
-def _task(arguments: argparse.Namespace) -> Any:
-    """The same model, batch and plan for every peer; the plan is the compiler's own."""
-    import torch
+def _gfcompile(task: Task, setting: Setting, exact: bool, scratch: Path) -> Prepared:
+    import time
 
-    from benchmarks.peers import Task
-    from gfcompile.compiler import Job, make_survey
-    from gfcompile.frontend.losses import resolve_loss
-    from gfcompile.plan import Request, make_plan
-    from tests.models import randomise_statistics
-    from tests.models.mobilenet import mobilenet_v2
-    from tests.models.resnet import resnet18
-
-    torch.manual_seed(0)
-    model = randomise_statistics({"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}[arguments.model](), 0)
-    x = torch.randn(arguments.batch, 3, arguments.size, arguments.size)
-    labels = torch.randint(0, 1000, (arguments.batch,))
-    request = Request(layers=arguments.layers, patches={"*": arguments.r})
-    plan = make_plan(make_survey(Job(model, (x,), resolve_loss("cross_entropy"), request)), request)
-    filtered = tuple(layer.name for layer in plan.trained if layer.r is not None)
-    return Task(model, x, labels, plan.trained_parameters, filtered, arguments.r)
-
-
-def _gfcompile(arguments: argparse.Namespace, task: Any, scratch: Path) -> Any:
     import gfcompile
-    from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY
 
+    start = time.perf_counter()
     step = gfcompile.compile(
         task.model,
         (task.x,),
-        layers=arguments.layers,
-        r=arguments.r,
-        exact=arguments.peer == "gfcompile_exact",
+        layers=setting.layers,
+        r=setting.r,
+        exact=exact,
         optimizer=gfcompile.SGD(MOMENTUM, WEIGHT_DECAY),
         lr=LEARNING_RATE,
         out=scratch / "benchmark_step",
         threads=os.cpu_count(),
     )
+    facts: dict[str, Any] = {"compile_seconds": time.perf_counter() - start}
+    facts["artifact_bytes"] = sum(path.stat().st_size for path in (scratch / "benchmark_step").rglob("*"))
+    facts["library_bytes"] = (scratch / "benchmark_step" / "libstep.so").stat().st_size
     x, labels = task.x.numpy(), task.labels.numpy()
-    return lambda: step.train(x, labels)
-
-
-def _report(
-    arguments: argparse.Namespace, times: dict[str, list[float]], skipped: dict[str, str], losses: dict[str, float]
-) -> dict[str, Any]:
-    settings = {name: getattr(arguments, name) for name in ("model", "batch", "size", "layers", "r", "repeats")}
-    milliseconds = {name: [1e3 * seconds for seconds in values] for name, values in times.items()}
-    rows = {name: {"best_ms": min(v), "median_ms": median(v), "all_ms": v} for name, v in milliseconds.items()}
-    if BASE in rows:
-        for row in rows.values():
-            row["best_ratio"] = row["best_ms"] / rows[BASE]["best_ms"]  # type: ignore[operator]
-            row["median_ratio"] = row["median_ms"] / rows[BASE]["median_ms"]  # type: ignore[operator]
-    return {"settings": settings, "machine": machine(), "peers": rows, "losses": losses, "skipped": skipped}
-
-
-def machine() -> dict[str, Any]:
-    versions = {}
-    for package in ("gfcompile", "torch", "apache-tvm"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "versions": {"python": platform.python_version(), **versions},
-    }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
-    return names[0] if names else platform.processor() or platform.machine()
+    if setting.forward:
+        return lambda: step.predict(x), facts
+    facts["loss"] = float(step.train(x, labels))
+    return lambda: step.train(x, labels), facts
 
 
 def table(report: dict[str, Any]) -> str:
     """The report as text."""
-    settings, where = report["settings"], report["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    setting, rows = report["setting"], report["peers"]
+    what = "The forward pass" if setting["forward"] else "One training step"
+    plan = "" if setting["forward"] else f", last {setting['layers']} layers, r={setting['r']}"
+    size = setting["size"] or MODELS[setting["model"]][1]
     lines = [
-        "One training step, measured: {model}, batch {batch}, {size}x{size}, last {layers} layers, r={r}.".format_map(
-            settings
-        ),
-        f"{where['cpu']}, {where['cores']} cores, {where['date']}; {versions}.",
-        f"{settings['repeats']} rounds after {WARM_UP} of warm-up, peers in turn.",
-        "",
-        f"{'':34}{'best ms':>10}{'x eager':>9}{'median ms':>11}{'x eager':>9}",
+        f"{what}, measured: {setting['model']}, batch {setting['batch']}, {size}x{size}{plan}.",
+        f"{'':34}{'median ms':>11}{'best ms':>10}{'x gfcompile':>13}",
     ]
-    for name, row in report["peers"].items():
-        best, middle = (f"{row[key]:9.2f}" if key in row else f"{'':9}" for key in ("best_ratio", "median_ratio"))
-        lines.append(f"{PEERS[name]:34}{row['best_ms']:10.1f}{best}{row['median_ms']:11.1f}{middle}")
-    lines += [
-        f"{PEERS[name]} computes something else: its first loss is {loss:.6g}, eager's {report['losses'][BASE]:.6g}"
-        for name, loss in report["losses"].items()
-        if BASE in report["losses"] and not isclose(loss, report["losses"][BASE], rel_tol=SAME_LOSS)
-    ]
-    lines += [f"{PEERS[name]} was left out: {reason}" for name, reason in report["skipped"].items()]
+    ours = rows["gfcompile"]["median_ms"] if "gfcompile" in rows else None
+    for name, row in rows.items():
+        ratio = f"{row['median_ms'] / ours:13.2f}" if ours else ""
+        lines.append(f"{PEERS[name]:34}{row['median_ms']:11.1f}{row['best_ms']:10.1f}{ratio}")
+    lines += [f"{PEERS[name]} computes something else: its first loss differs" for name in report["differs"]]
+    lines += [f"{PEERS[name]} was left out: {reason}" for name, reason in report["failed"].items()]
     return "\n".join(lines)
 
 
-def _arguments() -> argparse.Namespace:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["resnet18", "mobilenet_v2"], default="resnet18")
-    for name, default in (("batch", 8), ("size", 224), ("layers", 4), ("r", 2), ("repeats", 10)):
+    parser.add_argument("--model", choices=MODELS, default="resnet18")
+    parser.add_argument("--size", type=int, help="edge of the images; default: the model's usual one")
+    for name, default in (("batch", 8), ("layers", 4), ("r", 2), ("repeats", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--forward", action="store_true", help="the forward pass alone")
     parser.add_argument("--json", type=Path, help="also write the numbers, every single one, to this file")
     parser.add_argument("--only", nargs="+", choices=PEERS, help="time these peers alone")
-    parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        return serve(arguments.serve, prepare)
+    chosen = {name: getattr(arguments, name) for name in ("model", "batch", "size", "layers", "r", "forward")}
+    report = {
+        "machine": describe_machine(),
+        **measure(Setting(**chosen), arguments.repeats, tuple(arguments.only) if arguments.only else None),
+    }
+    print(machine_line(report["machine"]))
+    print(table(report))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def build(
     dumps: Mapping[str, bytes],
     debug: bool = False,
     model: bytes | None = None,
+    timed: bool = False,
 ) -> Path:
     """Everything is written beside `out` and moved there at the end: a failure leaves nothing behind.
 
@@ -81,7 +82,7 @@ def build(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / out.name
         folder.mkdir()
-        sources = write_sources(analysis, Path(scratch) / "sources", progress, debug)
+        sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed)
         progress("linking")
         flags = DEBUG_FLAGS if debug else ()
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
@@ -105,7 +106,9 @@ def build(
     return out
 
 
-def write_sources(analysis: Analysis, folder: Path, progress: Callable[[str], None], debug: bool = False) -> Sources:
+def write_sources(
+    analysis: Analysis, folder: Path, progress: Callable[[str], None], debug: bool = False, timed: bool = False
+) -> Sources:
     """Compile the kernels and generate the driver, in a new folder."""
     guard = GUARD if debug else 0
     programs = list(analysis.programs.values())
@@ -116,7 +119,7 @@ def write_sources(analysis: Analysis, folder: Path, progress: Callable[[str], No
     for planned in programs:
         builder.add(planned.program, planned.placement)
     kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
-    draft = write_driver(programs, analysis.state, kernels, ID_PLACE, guard)
+    draft = write_driver(programs, analysis.state, kernels, ID_PLACE, guard, timed)
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
         digest.update(path.read_bytes())

@@ -107,7 +107,7 @@ def _patch_mean(node: fx.Node, to: Importer) -> relax.Var:
 
 
 def _patch_broadcast(node: fx.Node, to: Importer) -> relax.Var:
-    q, rows, cols, size = node.args
+    q, rows, cols, size, *_ = node.args
     return _emit(to, kernels.patch_broadcast, to.env[q], _windows(rows), _windows(cols), _pair(size))
 
 

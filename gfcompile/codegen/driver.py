@@ -27,8 +27,13 @@ class Planned:
     placement: Placement
 
 
-def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, build_id: str, guard: int = 0) -> str:
-    """The whole of step.c. `guard` is what the placements were planned with: if not 0, the driver checks the guards."""
+def write_driver(
+    programs: list[Planned], state: StateTable, kernels: Kernels, build_id: str, guard: int = 0, timed: bool = False
+) -> str:
+    """The whole of step.c. `guard` is what the placements were planned with: if not 0, the driver checks the guards.
+
+    If `timed`, the library exports `gf_PROGRAM_nanoseconds`, the time spent in each call so far.
+    """
     symbols: dict[str, int] = {}
     bodies = []
     doors = _list_doors(programs)
@@ -37,7 +42,7 @@ def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, b
             symbol = kernels.symbols[planned.program.name][call.kernel]
             symbols[symbol] = len(call.inputs) + len(call.outputs)
         context = (planned, state, kernels, doors)
-        function = _GuardedFunction(*context, guard) if guard else _Function(*context)
+        function = _GuardedFunction(*context, guard) if guard else (_TimedFunction if timed else _Function)(*context)
         bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
     sizes = ", ".join(str(entry.bytes) for entry in state.entries) or "0"
@@ -47,6 +52,7 @@ def write_driver(programs: list[Planned], state: StateTable, kernels: Kernels, b
         '#include "gf_program.h"',
         "#include <stdint.h>",
         "#include <string.h>",
+        *([_CLOCK] if timed else []),
         "",
         f'const char gf_program_build_id[] = "{build_id}";',
         f"const int gf_program_tensor_count = {len(state.entries)};",
@@ -140,6 +146,31 @@ class _Function:
             return "loss" if value.role is Role.LOSS else self._input(value)
         before = [other.role for other in self.program.outputs[:position]]
         return f"{ARRAYS[value.role]}[{before.count(value.role)}]"
+
+
+_CLOCK = """#include <time.h>
+
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}"""
+
+
+class _TimedFunction(_Function):
+    """For profiles: adds up the time of every call."""
+
+    def _call(self, index: int, call: Call) -> list[str]:
+        clock = f"{self._clock()}[{index}]"
+        return [f"  {clock} -= now();", *super()._call(index, call), f"  {clock} += now();"]
+
+    def _tables(self) -> list[str]:
+        size = max(len(self.program.calls), 1)
+        exported = f'__attribute__((visibility("default"))) int64_t {self._clock()}[{size}];'
+        return [*super()._tables(), exported]
+
+    def _clock(self) -> str:
+        return f"gf_{self.program.name}_nanoseconds"
 
 
 class _GuardedFunction(_Function):

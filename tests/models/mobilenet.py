@@ -14,10 +14,10 @@ class InvertedResidual(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = in_channels * expansion
-        expand = [_conv_bn_relu(in_channels, hidden, kernel=1)] if expansion != 1 else []
+        expand = [conv_bn_relu(in_channels, hidden, kernel=1)] if expansion != 1 else []
         self.conv = nn.Sequential(
             *expand,
-            _conv_bn_relu(hidden, hidden, kernel=3, stride=stride, groups=hidden),
+            conv_bn_relu(hidden, hidden, kernel=3, stride=stride, groups=hidden),
             nn.Conv2d(hidden, channels, 1, bias=False),
             nn.BatchNorm2d(channels),
         )
@@ -31,13 +31,13 @@ class MobileNetV2(nn.Module):
     def __init__(self, num_classes: int, width_mult: float) -> None:
         super().__init__()
         channels = _round_channels(32 * width_mult)
-        features: list[nn.Module] = [_conv_bn_relu(3, channels, kernel=3, stride=2)]
+        features: list[nn.Module] = [conv_bn_relu(3, channels, kernel=3, stride=2)]
         for expansion, stage_channels, blocks, first_stride in STAGES:
             for block in range(blocks):
                 in_channels, channels = channels, _round_channels(stage_channels * width_mult)
                 features.append(InvertedResidual(in_channels, channels, first_stride if block == 0 else 1, expansion))
         last_channels = _round_channels(1280 * max(1.0, width_mult))
-        features.append(_conv_bn_relu(channels, last_channels, kernel=1))
+        features.append(conv_bn_relu(channels, last_channels, kernel=1))
         self.features = nn.Sequential(*features)
         self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(last_channels, num_classes))
         initialise(self)
@@ -47,7 +47,7 @@ class MobileNetV2(nn.Module):
         return self.classifier(x.flatten(1))
 
 
-def _conv_bn_relu(in_channels: int, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def conv_bn_relu(in_channels: int, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
     conv = nn.Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU6(inplace=True))
 

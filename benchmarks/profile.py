@@ -1,0 +1,117 @@
+"""Where a step's time goes, kernel by kernel, against what the machine could do.
+
+    python -m benchmarks.profile [--model resnet18] [--batch 8] [--layers 4] [--r 2] [--exact] [--top 30]
+
+A kernel's limit is the longer of its multiply-adds at the measured peak rate and of its operands, read and written
+once, at the measured bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+import gfcompile
+from benchmarks.machine import Limits, measure_limits
+from benchmarks.models import MODELS, make_task
+from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY
+from gfcompile.codegen.artifact import build
+from gfcompile.codegen.schedules.blocks import list_blocks
+from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+
+WARM_UP, STEPS = 3, 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel call of the step."""
+
+    kernel: str
+    seconds: float
+    flops: int
+    bytes: int
+
+    def limit(self, limits: Limits) -> float:
+        return limits.seconds(self.flops, self.bytes)
+
+
+def count_flops(function: tirx.PrimFunc) -> int:
+    """Two for every point of a sum of products, one for every point of any other stage."""
+    blocks = list_blocks(Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")})))
+    return sum(block.work * (2 if block.factors is not None else 1) for block in blocks)
+
+
+def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
+    """The training program's calls in order, with the mean time of each."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = build(analysis, Path(scratch) / "profiled_step", lambda _: None, {}, timed=True)
+        step = gfcompile.load(folder)
+        program = analysis.programs["train"].program
+        clock = (ctypes.c_int64 * len(program.calls)).in_dll(
+            ctypes.CDLL(str(folder / "libstep.so")), "gf_train_nanoseconds"
+        )
+        for _ in range(WARM_UP):
+            step.train(x, labels)
+        before = list(clock)
+        for _ in range(STEPS):
+            step.train(x, labels)
+        spent = [(after - start) / STEPS / 1e9 for after, start in zip(clock, before, strict=True)]
+    return [
+        Row(
+            call.kernel,
+            seconds,
+            count_flops(program.functions[call.kernel]),
+            sum(program.buffers[index].bytes for index in {*call.inputs, *call.outputs}),
+        )
+        for call, seconds in zip(program.calls, spent, strict=True)
+    ]
+
+
+def table(rows: list[Row], limits: Limits, top: int) -> str:
+    total = sum(row.seconds for row in rows)
+    ideal = sum(row.limit(limits) for row in rows)
+    lines = [
+        f"The machine, measured: {limits}.",
+        f"{len(rows)} kernel calls, {total * 1e3:.1f} ms; their limits add up to {ideal * 1e3:.1f} ms"
+        f" ({ideal / total:.0%}).",
+        "",
+        f"{'ms':>8} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6} {'of limit':>8}  kernel",
+    ]
+    for row in sorted(rows, key=lambda row: -row.seconds)[:top]:
+        rate, traffic = row.flops / row.seconds / 1e9, row.bytes / row.seconds / 1e9
+        share, of_limit = row.seconds / total, row.limit(limits) / row.seconds
+        lines.append(
+            f"{row.seconds * 1e3:8.2f} {share:6.1%} {rate:8.1f} {traffic:6.1f} {of_limit:8.0%}  {row.kernel[:90]}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="resnet18")
+    for name, default in (("batch", 8), ("layers", 4), ("r", 2), ("top", 30)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--exact", action="store_true")
+    arguments = parser.parse_args()
+    task = make_task(arguments.model, arguments.batch, arguments.size, arguments.layers, arguments.r)
+    request = Request(layers=arguments.layers, patches={"*": arguments.r}, exact=arguments.exact)
+    optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
+    job = Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
+    limits = measure_limits()
+    rows = profile(analyse(job), task.x.numpy(), task.labels.numpy())
+    print(table(rows, limits, arguments.top))
+
+
+if __name__ == "__main__":
+    main()
