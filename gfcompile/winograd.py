@@ -16,7 +16,9 @@ import numpy as np
 
 KERNEL = 3
 _BALANCE = 20  # multiply-adds that a small machine does while it reads one float from memory
-_TRANSFORMS = 10  # multiply-adds of both transforms for each value of a tile, as dear as those of the products
+_TILES = 10  # of the transforms, for each value of a tile, as dear as those of the products
+_WEIGHTS = 8  # of the transform of weights, for each value
+_MOST_PREPARED = 4 << 20  # bytes of a layer's transformed weights
 _WORTH = 1.2  # how much faster it must look: below that, the plain kernel's accuracy and memory win
 
 
@@ -57,12 +59,11 @@ def transforms(edge: int) -> Transforms:
 def choose_edge(size: tuple[int, int, int], channels: tuple[int, int]) -> int | None:
     """The edge for an output of [N, H, W] with (in, out) channels; None where the plain convolution is as good.
 
-    Counted in multiply-adds: the products, the transforms, and the traffic of weights, which are (m + 2)^2 / 9 times as
-    many.
+    Counted in multiply-adds: the products, the transforms of tiles and of weights, the traffic of weights.
     """
     pixels = size[0] * size[1] * size[2]
     count = channels[0] * channels[1]
-    plain = pixels * count * KERNEL**2 + _BALANCE * count * KERNEL**2
+    plain = count * KERNEL**2 * (pixels + _BALANCE)
     costs = {edge: _cost(edge, size, channels) for edge in _POINTS}
     best = min(costs, key=costs.__getitem__)
     return best if costs[best] * _WORTH < plain else None
@@ -71,4 +72,9 @@ def choose_edge(size: tuple[int, int, int], channels: tuple[int, int]) -> int | 
 def _cost(edge: int, size: tuple[int, int, int], channels: tuple[int, int]) -> float:
     tiles = size[0] * ceil(size[1] / edge) * ceil(size[2] / edge)
     area, count = transforms(edge).span ** 2, channels[0] * channels[1]
-    return float(tiles * area * (count + _TRANSFORMS * sum(channels)) + _BALANCE * count * area)
+    return float(tiles * area * (count + _TILES * sum(channels)) + count * (_BALANCE * KERNEL**2 + _WEIGHTS * area))
+
+
+def is_prepared(edge: int, channels: tuple[int, int]) -> bool:
+    """Whether frozen weights are transformed at compile time: only where that adds little to the memory they take."""
+    return 4 * transforms(edge).span ** 2 * channels[0] * channels[1] <= _MOST_PREPARED

@@ -1,10 +1,11 @@
 """Convolve 3x3 kernels of stride 1 with fewer multiplications.
 
-    conv2d_nhwc(x, w)   ==>   winograd_conv2d_nhwc(x, winograd_weight(w))     where the cost model finds it faster
+    conv2d_nhwc(x, w)   ==>   winograd_conv2d_nhwc(x, w)                     where the cost model finds it faster
+                        ==>   winograd_conv2d_nhwc(x, winograd_weight(w))    and w is frozen and small
 
-The same function in exact arithmetic; in float32 its rounding is some ten times that of the plain sum. Frozen weights
-are transformed at compile time by the folding that follows; those of trained layers would be four times as many in
-the arena, so these layers stay as they are.
+The same function in exact arithmetic; in float32 it rounds more than the plain sum, by a factor of two or three.
+Frozen weights are transformed at compile time by the folding that follows. That makes four of one, so large ones, and
+those that training changes, are transformed by the kernel itself, a few channels at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, shape_of
 from gfcompile.passes.fold_frozen import frozen_nodes
 from gfcompile.step import Step
-from gfcompile.winograd import KERNEL, choose_edge
+from gfcompile.winograd import KERNEL, choose_edge, is_prepared
 
 _CHANNELS = 8  # both counts must be multiples: the kernel has no other vectors
 
@@ -28,20 +29,20 @@ class Winograd(Pass):
     name: ClassVar[str] = "winograd"
 
     def find(self, step: Step) -> Found:
-        frozen = frozen_nodes(step)
         for node in step.body.graph.nodes:
-            if node.target is gf.conv2d_nhwc.default and node.args[1] in frozen and _edge(node) is not None:
+            if node.target is gf.conv2d_nhwc.default and _edge(node) is not None:
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         x, w, shape, _stride, padding, _dilation, _groups = site.args
         edge = _edge(site)
+        assert edge is not None  # `find` looked
         graph = step.body.graph
         with graph.inserting_before(site):
-            turned = emit(graph, gf.winograd_weight.default, w, shape, edge)
-            result = emit(graph, gf.winograd_conv2d_nhwc.default, x, turned, padding, edge)
-        for node in (turned, result):
-            node.meta["stack_trace"] = site.meta.get("stack_trace")
+            if w in frozen_nodes(step) and is_prepared(edge, (shape[1], shape[0])):
+                w = emit(graph, gf.winograd_weight.default, w, shape, edge)
+            result = emit(graph, gf.winograd_conv2d_nhwc.default, x, w, padding, edge)
+        result.meta["stack_trace"] = site.meta.get("stack_trace")
         site.replace_all_uses_with(result)
         graph.erase_node(site)
 

@@ -64,6 +64,15 @@ def test_kernel(images: int, inputs: int, outputs: int, size: tuple[int, int], p
     check(got, exact(x, w, padding), edge)
 
 
+@pytest.mark.parametrize("edge", [2, 4])
+@pytest.mark.parametrize(("images", "inputs", "outputs", "size", "padding"), SHAPES, ids=str)
+def test_kernel_that_transforms_the_weights_itself(images, inputs, outputs, size, padding, edge):
+    x, w = normal(images, *size, inputs), weights(outputs, inputs)
+    packed = WeightLayout.for_conv(list(w.shape), 1).pack(torch.tensor(w)).numpy()
+    (got,) = run(kernels.winograd_conv2d, x, packed, padding=padding, edge=edge)
+    check(got, exact(x, w, padding), edge)
+
+
 @pytest.mark.parametrize("size", [8, 7])
 def test_epilogue_is_part_of_the_kernel(size: int) -> None:
     """Bias, residual and ReLU at the tile, also where tiles hang over the edge: no map is written in between."""
@@ -100,7 +109,7 @@ def test_two_readers_of_the_result() -> None:
 def test_blocking_gives_every_core_work_and_covers_the_grid() -> None:
     target = find_target("x86-64-v3")
     for images, rows, channels in ((8, 14, 64), (1, 14, 64), (8, 2, 512), (1, 2, 512), (1, 1, 8), (32, 200, 64)):
-        shape = Shape(images, rows, rows, channels, channels, 6, 8)
+        shape = Shape(images, rows, rows, channels, channels, 6, 8, prepared=True)
         found: Blocking = choose_blocking(shape, target)
         assert images % found.images == 0
         assert rows % found.rows == 0
@@ -111,5 +120,5 @@ def test_blocking_gives_every_core_work_and_covers_the_grid() -> None:
 def test_is_chosen_where_it_pays() -> None:
     assert choose_edge((8, 56, 56), (64, 64)) == 4
     assert choose_edge((8, 14, 14), (256, 256)) == 4
-    assert choose_edge((1, 7, 7), (512, 512)) is None  # four tiles would read 36 weights for every 9
+    assert choose_edge((1, 7, 7), (512, 512)) is None  # few tiles: the weights are all the work
     assert choose_edge((8, 112, 112), (8, 8)) is None  # few channels: the transforms are all the work

@@ -104,6 +104,7 @@ def _winograd() -> list[Case]:
         cases += [
             Case(gf.winograd_weight.default, (packed(shape, 1), shape, edge)),
             Case(gf.winograd_conv2d_nhwc.default, (real(2, 8, 9, 8), u, padding, edge)),
+            Case(gf.winograd_conv2d_nhwc.default, (real(2, 8, 9, 8), packed(shape, 1), padding, edge)),
         ]
     return cases
 

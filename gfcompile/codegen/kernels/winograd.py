@@ -11,8 +11,12 @@ from gfcompile.winograd import KERNEL, transforms
 
 
 def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.Tensor:
-    """x [N,H,W,Ci], u [span^2,Co/kb,Ci,kb] -> [N,OH,OW,Co]; tiles are numbered row by row, image after image."""
+    """x [N,H,W,Ci], u [span^2,Co/kb,Ci,kb] -> [N,OH,OW,Co]; tiles are numbered row by row, image after image.
+
+    With packed weights [Co/kb,3,3,Ci,kb] in the place of u, these are transformed on the way.
+    """
     n, h, w, ci = (int(d) for d in x.shape)
+    u = u if len(u.shape) == 4 else _transform_weights(u, edge)
     _, blocks, _, kb = (int(d) for d in u.shape)
     tables, co = transforms(edge), blocks * kb
     span = tables.span
@@ -58,6 +62,21 @@ def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.
     if (oh, ow) == (high * edge, wide * edge):
         return y
     return te.compute((n, oh, ow, co), lambda *at: y[at], name="winograd_crop")
+
+
+def _transform_weights(w: te.Tensor, edge: int) -> te.Tensor:
+    blocks, _, _, ci, kb = (int(d) for d in w.shape)
+    matrix, span = transforms(edge).weights, transforms(edge).span
+    down = te.compute(
+        (blocks, ci, span, KERNEL, kb),
+        lambda o, c, i, j, lane: _row(matrix, i, lambda k: w[o, k, j, c, lane]),
+        name="winograd_weight_down",
+    )
+    return te.compute(
+        (span * span, blocks, ci, kb),
+        lambda f, o, c, lane: _row(matrix, f % span, lambda k: down[o, c, f // span, k, lane]),
+        name="winograd_weight",
+    )
 
 
 def _row(matrix: np.ndarray, index: Any, term: Callable[[int], Any]) -> Any:

@@ -22,9 +22,11 @@ from gfcompile.targets import Target
 _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
     f"winograd_{stage}" for stage in ("tile", "down", "input", "product", "up", "output")
 )
+_WEIGHT_DOWN, _WEIGHT = "winograd_weight_down", "winograd_weight"  # of a trained layer: transformed in every step
 _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
 _MOST_TILES = 64
+_UNROLLED_REDUCTION = 4
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Shape:
     outputs: int
     span: int
     width: int  # lanes
+    prepared: bool  # whether the weights come transformed
 
     @property
     def edge(self) -> int:
@@ -57,17 +60,26 @@ def apply(sch: Schedule, target: Target) -> bool:
     """The stages of `kernels.winograd_conv2d`, with or without an epilogue."""
     if not set(STAGES) <= {block.name for block in list_blocks(sch)}:
         return False
-    inline_injective(sch, keep=STAGES)
-    _take_epilogue(sch)
-    shape = _read_shape(sch, target)
+    stages = _stages(sch)
+    inline_injective(sch, keep=stages)
+    _take_epilogue(sch, stages)
+    shape = _read_shape(sch, target, _WEIGHT not in stages)
     blocking = choose_blocking(shape, target)
-    tasks = _arrange_output(sch, shape, blocking)
-    _arrange_product(sch, tasks, _product_tile(shape, blocking, target), shape)
+    tile = _product_tile(shape, blocking, target)
+    tasks, panels = _arrange_output(sch, shape, blocking, tile)
+    _arrange_product(sch, panels, tile, shape)
     _arrange_input(sch, tasks, shape)
+    if not shape.prepared:
+        _arrange_weights(sch, panels, shape)
     for name in (_UP, _DOWN, _GATHER):
         sch.set_scope(find_block(sch, name).rv, 0, "local")
-    schedule_rest(sch, STAGES, target)
+    schedule_rest(sch, stages, target)
     return True
+
+
+def _stages(sch: Schedule) -> list[str]:
+    """The convolution's own blocks, its epilogue apart."""
+    return [block.name for block in list_blocks(sch) if block.name in (*STAGES, _WEIGHT_DOWN, _WEIGHT)]
 
 
 def choose_blocking(shape: Shape, target: Target) -> Blocking:
@@ -89,7 +101,8 @@ def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
     step = max(0.5, 4 / (rows * vectors), (rows + vectors) / (2 * rows * vectors))  # as in choose_tile
     products = tiles * shape.inputs * outputs / shape.width * step
     transforms = tiles * (shape.inputs + outputs) / shape.width * _TRANSFORM_CYCLES
-    weights = shape.inputs * outputs * 4 / _SHARED_BYTES_A_CYCLE
+    transformed = 0 if shape.prepared else _TRANSFORM_CYCLES / shape.width
+    weights = shape.inputs * outputs * (4 / _SHARED_BYTES_A_CYCLE + transformed)
     return ceil(tasks / target.cores) * area * (products + transforms + weights)
 
 
@@ -98,10 +111,10 @@ def _product_tile(shape: Shape, blocking: Blocking, target: Target) -> Tile:
     return choose_tile([tiles, shape.outputs // blocking.parts], shape.width, [0], target)
 
 
-def _take_epilogue(sch: Schedule) -> None:
+def _take_epilogue(sch: Schedule, stages: list[str]) -> None:
     """Fold the one element-wise block that follows, if it is all that does, into the last stage."""
     output = find_block(sch, _OUTPUT)
-    after = [block for block in list_blocks(sch) if block.name not in STAGES]
+    after = [block for block in list_blocks(sch) if block.name not in stages]
     if len(after) == 1 and not writes_output(sch, output) and _reads_each_point(after[0], output):
         sch.reverse_compute_inline(after[0].rv)
 
@@ -117,40 +130,44 @@ def _reads_each_point(block: Block, source: Block) -> bool:
     )
 
 
-def _read_shape(sch: Schedule, target: Target) -> Shape:
+def _read_shape(sch: Schedule, target: Target, prepared: bool) -> Shape:
     output, product_ = find_block(sch, _OUTPUT), find_block(sch, _PRODUCT)
     images, high, wide, outputs = output.spatial
     span, (inputs,) = product_.spatial[0], product_.reduce
     width = gcd(target.lanes, inputs, outputs)
-    return Shape(images, high // (span - 2), wide // (span - 2), inputs, outputs, span, width)
+    return Shape(images, high // (span - 2), wide // (span - 2), inputs, outputs, span, width, prepared)
 
 
-def _arrange_output(sch: Schedule, shape: Shape, blocking: Blocking) -> LoopRV:
-    """Cut the output into tasks; inside, a vector of channels of one tile at a time. Returns the loop of tasks."""
+def _arrange_output(sch: Schedule, shape: Shape, blocking: Blocking, tile: Tile) -> tuple[LoopRV, LoopRV]:
+    """Cut the output into tasks, and these into panels of channels; inside, a vector of one tile at a time.
+
+    Returns the loops of tasks and of panels.
+    """
     image, row, col, channel = sch.get_loops(find_block(sch, _OUTPUT).rv)
     image, images = sch.split(image, [None, blocking.images])
     row, rows, i = sch.split(row, [None, blocking.rows, shape.edge])
     cols, j = sch.split(col, [None, shape.edge])
-    part, vectors, lane = sch.split(channel, [blocking.parts, None, shape.width])
-    sch.reorder(image, row, part, images, rows, cols, vectors, i, j, lane)
+    part, panels, vectors, lane = sch.split(channel, [blocking.parts, None, tile.sizes[1] // shape.width, shape.width])
+    sch.reorder(image, row, part, panels, images, rows, cols, vectors, i, j, lane)
     tasks = sch.fuse(image, row, part)
     sch.parallel(tasks)
     _unroll(sch, [i, j, lane])
     sch.compute_at(find_block(sch, _UP).rv, vectors, preserve_unit_loops=True)
     _unroll(sch, sch.get_loops(find_block(sch, _UP).rv)[-3:])
-    return tasks
+    return tasks, panels
 
 
-def _arrange_product(sch: Schedule, tasks: LoopRV, tile: Tile, shape: Shape) -> None:
+def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) -> None:
     """One matrix product for each position of a tile, its accumulators in registers."""
     block = find_block(sch, _PRODUCT).rv
-    sch.compute_at(block, tasks, preserve_unit_loops=True)
+    sch.compute_at(block, panels, preserve_unit_loops=True)
     i, j, row, channel, reduce = sch.get_loops(block)[-5:]
     position = sch.fuse(i, j)
     rows, row = sch.split(row, [None, tile.sizes[0]])
     channels, vector, lane = sch.split(channel, [None, tile.sizes[1] // shape.width, shape.width])
-    sch.reorder(position, channels, rows, reduce, row, vector, lane)
-    _unroll(sch, [row, vector, lane])
+    reduce, few = sch.split(reduce, [None, max(divisors(shape.inputs, _UNROLLED_REDUCTION))])
+    sch.reorder(position, channels, rows, reduce, few, row, vector, lane)
+    _unroll(sch, [few, row, vector, lane])
     written = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(written, rows, preserve_unit_loops=True)
     *_, row, channel = sch.get_loops(written)
@@ -170,6 +187,20 @@ def _arrange_input(sch: Schedule, tasks: LoopRV, shape: Shape) -> None:
         stage = find_block(sch, name).rv
         sch.compute_at(stage, vectors, preserve_unit_loops=True)
         _unroll(sch, sch.get_loops(stage)[-3:])
+
+
+def _arrange_weights(sch: Schedule, panels: LoopRV, shape: Shape) -> None:
+    """The panel's weights, a vector of output channels at a time."""
+    block = find_block(sch, _WEIGHT).rv
+    sch.compute_at(block, panels, preserve_unit_loops=True)
+    position, blocks, channel, lanes = sch.get_loops(block)[-4:]
+    vectors, lane = sch.split(lanes, [None, shape.width])
+    sch.reorder(blocks, channel, vectors, position, lane)
+    _unroll(sch, [position, lane])
+    down = find_block(sch, _WEIGHT_DOWN).rv
+    sch.compute_at(down, vectors, preserve_unit_loops=True)
+    _unroll(sch, sch.get_loops(down)[-3:])
+    sch.set_scope(down, 0, "local")
 
 
 def _unroll(sch: Schedule, loops: list[LoopRV]) -> None:

@@ -12,6 +12,7 @@ from gfcompile.onnx_out.emitter import Emitter, Value
 from gfcompile.onnx_out.gf.images import from_nchw, to_nchw, unpacked
 from gfcompile.onnx_out.table import Table
 from gfcompile.ops import gf
+from gfcompile.ops.winograd import PACKED, packed_shape
 from gfcompile.winograd import transforms
 
 TABLE = Table()
@@ -27,9 +28,13 @@ def _weight(to: Emitter, out: Value, w: Value, shape: Sequence[int], edge: int) 
 
 
 @TABLE.writes(gf.winograd_conv2d_nhwc.default)
-def _conv2d(to: Emitter, out: Value, x: Value, u: Value, padding: Sequence[int], edge: int) -> str:
+def _conv2d(to: Emitter, out: Value, x: Value, w: Value, padding: Sequence[int], edge: int) -> str:
+    weight = unpacked(to, w, packed_shape(w.shape), 1) if w.rank == PACKED else _turned_back(to, w, edge)
+    return from_nchw(to, to.op("Conv", to_nchw(to, x), weight, **geometry(2, [1, 1], padding, [1, 1], 1)))
+
+
+def _turned_back(to: Emitter, u: Value, edge: int) -> str:
     span, (_, blocks, inputs, block) = transforms(edge).span, u.shape
     back = to.constant(np.linalg.pinv(transforms(edge).weights).astype(np.float32))
     square = to.op("Reshape", to.op("Transpose", u, perm=[0, 1, 3, 2]), [span, span, blocks * block, inputs])
-    weight = to.op("Einsum", back, square, back, equation="ia,aboc,jb->ocij")
-    return from_nchw(to, to.op("Conv", to_nchw(to, x), weight, **geometry(2, [1, 1], padding, [1, 1], 1)))
+    return to.op("Einsum", back, square, back, equation="ia,aboc,jb->ocij")
