@@ -25,7 +25,8 @@ _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
 _WEIGHT_DOWN, _WEIGHT = "winograd_weight_down", "winograd_weight"  # of a trained layer: transformed in every step
 _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
-_MOST_TILES = 64
+_MOST_TILES = 128
+_MOST_BYTES = 5 << 19  # of a task's transformed inputs, which every panel of outputs reads again
 _UNROLLED_REDUCTION = 4
 
 
@@ -88,7 +89,9 @@ def choose_blocking(shape: Shape, target: Target) -> Blocking:
     whole_images = [(images, shape.rows) for images in divisors(shape.images, shape.images)]
     parts = divisors(shape.outputs // shape.width, target.cores)
     candidates = [Blocking(*block, part) for block, part in product((*whole_rows, *whole_images), parts)]
-    small = [each for each in candidates if each.images * each.rows * shape.cols <= _MOST_TILES]
+    bytes_a_tile = 4 * shape.span**2 * shape.inputs
+    most = min(_MOST_TILES, _MOST_BYTES // bytes_a_tile)
+    small = [each for each in candidates if each.images * each.rows * shape.cols <= most]
     return min(small or candidates[:1], key=lambda blocking: _cycles(shape, blocking, target))
 
 
