@@ -40,7 +40,7 @@ def make_run(peer: str, shape: tuple[int, int, int], batch: int, r: int, folder:
     """The peer's backward as a function without arguments."""
     channels, high, wide = shape
     if peer in ("full", "grid"):
-        return _ours(batch, channels, high, wide, r, spread=peer == "full", folder=folder).run
+        return compile_backward(shape, batch, r, peer == "full", folder).run
     layout = torch.channels_last if peer.endswith("channels_last") else torch.contiguous_format
     x, gy = (torch.randn(batch, channels, high, wide).contiguous(memory_format=layout) for _ in range(2))
     w = torch.randn(channels, channels, 3, 3).contiguous(memory_format=layout)
@@ -53,12 +53,13 @@ def make_run(peer: str, shape: tuple[int, int, int], batch: int, r: int, folder:
     return lambda: torch.autograd.grad(y, (x, w), gy, retain_graph=True)
 
 
-def _ours(batch: int, channels: int, high: int, wide: int, r: int, spread: bool, folder: Path) -> CompiledGraph:
+def compile_backward(size: tuple[int, int, int], batch: int, r: int, spread: bool, folder: Path) -> CompiledGraph:
+    """Of a 3x3 convolution; `size` is its channels and map. Inputs gy, patch sums, weights; outputs gx, gw."""
+    channels, high, wide = size
     shape = [channels, channels, 3, 3]
-    size = (batch, channels, high, wide)
-    recipe = FilterRecipe.of(
-        ConvGeometry.of(torch.empty(size), torch.empty(shape), torch.empty(size), [1, 1], [1, 1], [1, 1], 1), r, False
-    )
+    image = torch.empty(batch, channels, high, wide, device="meta")
+    geometry = ConvGeometry.of(image, torch.empty(shape, device="meta"), image, [1, 1], [1, 1], [1, 1], 1)
+    recipe = FilterRecipe.of(geometry, r, reference=False)
     packed = WeightLayout.for_conv(shape, 1).physical_shape
     rows, cols = recipe.in_grid[0][0], recipe.in_grid[1][0]
 

@@ -1,4 +1,4 @@
-"""The memory benchmark: its peers compute what they claim, its measures measure, and it prints its tables."""
+"""The benchmarks: their peers compute what they claim, their measures measure, and they print their tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import backward, profile, step_time
 from benchmarks.allocations import kept_bytes, peak_bytes
+from benchmarks.machine import Limits
 from benchmarks.memory_peers import FilteredConv2d, Task, filter_convolutions, measure, why_not
 from gfcompile import pipeline
+from gfcompile.compiler import Job, analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training
+from gfcompile.geometry import output_windows
+from gfcompile.layouts import WeightLayout
+from gfcompile.ops import gf
 from gfcompile.plan import Request, make_plan
 from gfcompile.step import Role
 from tests.models import initialise, randomise_statistics
@@ -203,3 +209,46 @@ def test_quick_run(tmp_path: Path) -> None:
         "bar: arena <= 0.7",
     ):
         assert words in done.stdout
+
+
+@pytest.mark.parametrize("r", [2, 4])
+def test_backward_of_one_layer_is_the_filtered_one(r: int, tmp_path: Path) -> None:
+    """What is timed is the method's gradient of the input, spread, and of the weights, one value for all taps."""
+    graph = backward.compile_backward((16, 9, 11), batch=2, r=r, spread=True, folder=tmp_path)
+    graph.run()
+    gy, x_tilde, w = (torch.from_numpy(array).double() for array in graph.inputs)
+    weight = WeightLayout.for_conv([16, 16, 3, 3], 1).unpack(w)
+    image = torch.zeros(2, 16, 9, 11, dtype=torch.float64)
+    geometry = ([1, 1], [1, 1], [1, 1], 1, r, False)
+    gx, _, _ = gf.filtered_convolution_backward(gy.permute(0, 3, 1, 2).contiguous(), image, weight, *geometry)
+    assert_near(torch.from_numpy(graph.outputs[0]), gx.permute(0, 2, 3, 1), 1e-5, "gx")
+    grid = [output_windows(size, r).as_list() for size in (9, 11)]
+    gw = torch.einsum("npqo,npqi->io", gf.patch_mean(gy, *grid, channels_last=True), x_tilde)
+    assert_near(torch.from_numpy(graph.outputs[1]).reshape(16, 16), gw, 1e-5, "gw")
+
+
+def test_profile_accounts_for_every_call() -> None:
+    model, x, labels = Tail(), torch.randn(2, 3, 13, 14), torch.tensor([0, 2])
+    analysis = analyse(Job(model, (x,), resolve_loss("cross_entropy"), Request(layers=2)))
+    rows = profile.profile(analysis, x.numpy(), labels.numpy())
+    calls = analysis.programs["train"].program.calls
+    assert [row.kernel for row in rows] == [call.kernel for call in calls]
+    assert all(row.seconds > 0 and row.bytes > 0 for row in rows)
+    stem = next(row for row in rows if "conv2d" in row.kernel)
+    assert stem.flops >= 2 * 2 * 4 * 13 * 14 * 3 * 9
+    assert f"{len(rows)} kernel calls" in profile.table(rows, Limits(1e11, 1e10), top=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "failed"),
+    [("mcunet", {}), ("deeplabv3", {"published_channels_last": "ValueError: the published filter has no dilation"})],
+)
+def test_step_time_of_a_small_setting(model: str, failed: dict[str, str]) -> None:
+    """Peers start from the same loss; who cannot take part is said, and the table has a line for each."""
+    peers = ("eager", "published_channels_last", "gfcompile")
+    report = step_time.measure(step_time.Setting(model, batch=2, size=32), 2, peers)
+    assert report["failed"] == failed
+    assert not report["differs"]
+    assert report["peers"].keys() == set(peers) - failed.keys()
+    assert all(step_time.PEERS[name] in step_time.table(report) for name in peers)

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 from tvm import relax, te, tirx
 
@@ -277,6 +278,30 @@ def _scatter_value(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, scatter, to.env[base], to.env[index], name="scatter")
 
 
+def _transposed(node: fx.Node) -> tuple[fx.Node, bool]:
+    """What a matrix is a transposition of, and whether an odd number of them lies between."""
+    turned = False
+    while node.target is torch.ops.aten.permute.default and list(node.args[1]) == [1, 0]:
+        node, turned = node.args[0], not turned
+    return node, turned
+
+
+def _mm(node: fx.Node, to: Importer) -> relax.Var:
+    (a, a_turned), (b, b_turned) = map(_transposed, node.args[-2:])
+    return _emit(to, kernels.matmul, to.env[a], to.env[b], a_turned, b_turned)
+
+
+def _addmm(node: fx.Node, to: Importer) -> relax.Var:
+    if node.kwargs:  # factors: rare, and TVM knows them
+        return to._addmm(node)
+    return to.block_builder.emit(relax.op.add(_mm(node, to), to.env[node.args[0]]))
+
+
+def _permute(node: fx.Node, to: Importer) -> relax.Var:
+    base, turned = _transposed(node)
+    return to.env[base] if base is not node and not turned else to._permute(node)
+
+
 def _select(node: fx.Node, to: Importer) -> relax.Var:
     """x[..., index, ...] at an index that is known: TVM's own is a gather, with a warning."""
     x, axis, index = node.args
@@ -338,6 +363,9 @@ CONVERTERS: dict[str, Converter] = {
     "unpack_mask.default": _unpack_mask,
     "scale_by_area.default": _scale_by_area,
     "regrid.default": _regrid,
+    "mm.default": _mm,
+    "addmm.default": _addmm,
+    "permute.default": _permute,
     "select.int": _select,
     "index_select.default": _index_select,
     "embedding.default": _embedding,

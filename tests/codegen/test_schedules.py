@@ -204,6 +204,8 @@ OWN = [
     ("conv", kernel(lambda x, w: kernels.conv2d(x, w, *PAIRS, 1), (1, 8, 8, 16), (1, 3, 3, 16, 16))),
     ("conv", kernel(lambda g, w: kernels.conv2d_input_grad(g, w, (8, 8), *PAIRS, 1), (1, 8, 8, 16), (1, 3, 3, 16, 16))),
     ("conv", kernel(lambda g, w: kernels.channel_mix(g, w, 1, (0, 0)), (1, 4, 4, 16), (1, 3, 3, 16, 16))),
+    ("winograd", kernel(lambda x, w: kernels.winograd_conv2d(x, w, (1, 1), 4), (1, 8, 8, 16), (1, 3, 3, 16, 16))),
+    ("outer", kernel(lambda g, x: kernels.conv2d_weight_grad(g, x, (3, 3), *PAIRS, 1, 16), *[(4, 12, 12, 16)] * 2)),
     ("depthwise", kernel(lambda x, w: kernels.depthwise_conv2d(x, w, *PAIRS), (1, 8, 8, 16), (3, 3, 1, 16))),
     ("gemm", kernel(lambda g, x: kernels.conv2d_weight_grad(g, x, (3, 3), *PAIRS, 1, 16), *[(1, 8, 8, 16)] * 2)),
     ("gemm", kernel(lambda g, x: kernels.channel_mix_weight(g, x, 1, (3, 3), 16), *[(1, 4, 4, 16)] * 2)),

@@ -8,6 +8,7 @@ from gfcompile.codegen.kernels.depthwise import (
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
 )
+from gfcompile.codegen.kernels.matmul import matmul
 from gfcompile.codegen.kernels.move import move
 from gfcompile.codegen.kernels.patch import patch_broadcast, patch_mean, patch_sum
 from gfcompile.codegen.kernels.pool import (
@@ -48,6 +49,7 @@ __all__ = [
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
     "mask_count",
+    "matmul",
     "max_pool2d",
     "max_pool2d_backward",
     "max_pool2d_with_indices",

@@ -13,32 +13,38 @@ def channel_mix(g: te.Tensor, w: te.Tensor, groups: int, taps: Pair, depthwise: 
 
     q[n,P,Q,ci] = sum over co of the group and taps (u,v) of
         w[co,ci,u,v] * g[n, P + mid_h - u*dr_h, Q + mid_w - v*dr_w, co],  mid = floor(dr*(k-1)/2), (dr_h, dr_w) = taps.
-    Where dr is 0 the taps of that axis all fall in the patch itself, so they are summed first (stage `tap_sum`).
+    Where dr is 0 the taps of that axis all fall in the patch itself, so they are summed first (stage `tap_sum`), in the
+    order in which they lie in memory, and turned to input channels after that (stage `turned`).
     """
     if depthwise:
         return _depthwise_mix(g, w, taps)
     n, p, q, co = (int(d) for d in g.shape)
-    _blocks, kh, kw, ci_group, kb = (int(d) for d in w.shape)
+    blocks, kh, kw, ci_group, kb = (int(d) for d in w.shape)
     ci, co_group, (dh, dw) = ci_group * groups, co // groups, taps
     kc = block_size(ci, groups)
     sh, sw = te.reduce_axis((0, 1 if dh else kh), "sh"), te.reduce_axis((0, 1 if dw else kw), "sw")
 
-    def tap_sum(block: Any, u: Any, v: Any, o: Any, lane: Any) -> Any:
+    taps_left = (kh if dh else 1, kw if dw else 1)
+    summed = te.compute(
+        (blocks, *taps_left, ci_group, kb),
+        lambda block, u, v, c, lane: te.sum(w[block, u + sh, v + sw, c, lane], axis=[sh, sw]),
+        name="tap_sum",
+    )
+
+    def turned(block: Any, u: Any, v: Any, o: Any, lane: Any) -> Any:
         c = block * kc + lane
         channel = o if groups == 1 else c // ci_group * co_group + o
-        tap = w[channel // kb, u + sh, v + sw, c % ci_group if groups > 1 else c, channel % kb]
-        return te.sum(tap, axis=[sh, sw])
+        return summed[channel // kb, u, v, c % ci_group if groups > 1 else c, channel % kb]
 
-    shape = (ci // kc, kh if dh else 1, kw if dw else 1, co_group, kc)
-    summed = te.compute(shape, tap_sum, name="tap_sum")
+    weights = te.compute((ci // kc, *taps_left, co_group, kc), turned, name="turned")
     padded, at = _shifted(g, (kh, kw), taps)
-    ru, rv = te.reduce_axis((0, shape[1]), "ru"), te.reduce_axis((0, shape[2]), "rv")
+    ru, rv = te.reduce_axis((0, taps_left[0]), "ru"), te.reduce_axis((0, taps_left[1]), "rv")
     rc = te.reduce_axis((0, co_group), "rc")
 
     def mix(b: Any, i: Any, j: Any, c: Any) -> Any:
         channel = rc if groups == 1 else c // ci_group * co_group + rc
         row, col = at(i, j, ru, rv)
-        return te.sum(padded[b, row, col, channel] * summed[c // kc, ru, rv, rc, c % kc], axis=[ru, rv, rc])
+        return te.sum(padded[b, row, col, channel] * weights[c // kc, ru, rv, rc, c % kc], axis=[ru, rv, rc])
 
     return te.compute((n, p, q, ci), mix, name="channel_mix")
 

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
-from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, reduction, winograd
+from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
 from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
@@ -33,6 +33,7 @@ RULES = (  # most particular first; the last one takes everything
     Rule("winograd", winograd.apply),
     Rule("conv", conv.apply),
     Rule("depthwise", depthwise.apply),
+    Rule("outer", outer.apply),
     Rule("gemm", gemm.apply),
     Rule("dot", dot.apply),
     Rule("elementwise", elementwise.apply),

@@ -1,0 +1,181 @@
+"""Sums of outer products, C[.., i, .., j] += A[k, .., i] * B[k, .., j] over many rows k: the gradients of weights.
+
+Every row touches the whole result, so the rows are taken in slices: a slice of A and of B is packed in the order in
+which register tiles read it (rows apart by a power of two would share a few lines of the cache), the whole of a task's
+part of C passes over it, and is then added to the sum. No reduction is split by threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from gfcompile.codegen.schedules.blocks import (
+    Block,
+    access,
+    ancestors,
+    axis_loops,
+    factor,
+    find_block,
+    list_blocks,
+    split_axes,
+)
+from gfcompile.codegen.schedules.inline import inline_injective
+from gfcompile.codegen.schedules.reduction import schedule_rest
+from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors, vector_width
+from gfcompile.targets import Target
+
+_SLICE = 256  # rows, at most
+_FEW_ROWS = 32  # in a slice: more of them are sought
+_MOST_BYTES = 256 * 1024  # of a task's part of C
+_UNROLLED_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The sum: vectors run along its last axis, and along `rows` the other operand is contiguous."""
+
+    anchor: Block
+    rows: int
+    width: int
+
+
+def apply(sch: Schedule, target: Target) -> bool:
+    """The heaviest such sum; other blocks get plain schedules."""
+    found = [outer for block in list_blocks(sch) if (outer := match(block, target)) is not None]
+    if not found:
+        return False
+    outer = max(found, key=lambda each: each.anchor.work)
+    name, extents = outer.anchor.name, outer.anchor.spatial
+    inline_injective(sch, keep=ancestors(sch, outer.anchor))
+    slices = _cut_slices(sch, find_block(sch, name))
+    if slices is None:
+        return False
+    partial = factor(sch, slices, 0, name)
+    tile = choose_tile([extents[outer.rows], extents[-1]], outer.width, [0], target)
+    at = _arrange_sum(sch, find_block(sch, name), choose_parts(extents, outer.rows, tile, target), outer)
+    done = _arrange_slice(sch, find_block(sch, partial.name), at, tile, outer)
+    schedule_rest(sch, {name, partial.name, *(sch.get(rv).name_hint for rv in done)}, target)
+    return True
+
+
+def match(block: Block, target: Target) -> Outer | None:
+    """Whether each operand is contiguous along an axis of its own, and there are many rows."""
+    factors = block.factors
+    if factors is None or len(block.spatial) < 2 or prod(block.reduce) <= _SLICE:
+        return None
+    width = vector_width(block, target)
+    if width is None or width == 1:
+        return None
+    *others, last = block.spatial_vars
+    vectors = [load for load in factors if access(load, last, width) == "unit"]
+    if len(vectors) != 1:
+        return None
+    (scalars,) = (load for load in factors if load is not vectors[0])
+    rows = [axis for axis, var in enumerate(others) if access(scalars, var, 2) == "unit"]
+    if len(rows) != 1 or access(vectors[0], others[rows[0]], 2) != "same":
+        return None
+    return Outer(block, rows[0], width)
+
+
+def choose_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> tuple[int, int]:
+    """Tasks along the first axis and along `rows`: enough for all cores, each part of C in cache, least to read."""
+    ahead = divisors(extents[0], extents[0]) if rows != 0 else [1]
+    across = divisors(extents[rows] // tile.sizes[0], extents[rows])
+    taps = prod(extents) // (extents[0] * extents[rows] * extents[-1]) if rows != 0 else 1
+
+    def cost(parts: tuple[int, int]) -> tuple[bool, bool, int]:
+        columns, lines = extents[0] // parts[0] * extents[-1], extents[rows] // parts[1]
+        tasks = parts[0] * parts[1]
+        return tasks < target.cores, 4 * taps * columns * lines > _MOST_BYTES, tasks * (columns + lines)
+
+    return min(product(ahead, across), key=cost)
+
+
+def _cut_slices(sch: Schedule, anchor: Block) -> LoopRV | None:
+    """Split the reduction into (slices, rows of a slice); the loop of slices, or None where no slice is small."""
+    _, loops = split_axes(anchor, axis_loops(sch, anchor))
+    count = 1
+    for at in range(len(loops) - 1, -1, -1):
+        extent = int(sch.get(loops[at]).extent)
+        if count * extent <= _SLICE:
+            count *= extent
+            continue
+        outer = loops[: at + 1]
+        more = max(divisors(extent, _SLICE // count))
+        if count < _FEW_ROWS and more > 1:
+            outer[-1], _ = sch.split(outer[-1], [None, more])
+        elif count == 1:
+            return None
+        return sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    return None
+
+
+def _arrange_sum(sch: Schedule, total: Block, parts: tuple[int, int], outer: Outer) -> LoopRV:
+    """Tasks, then slices, then the part of C that each slice is added to; returns the loop of slices."""
+    space, (slices,) = split_axes(total, axis_loops(sch, total))
+    tasks, inside = [], list(space)
+    for axis, count in ((0, parts[0]), (outer.rows, parts[1])):
+        if count > 1:
+            task, inside[axis] = sch.split(inside[axis], [count, None])
+            tasks.append(task)
+    vectors, lane = sch.split(inside[-1], [None, outer.width])
+    sch.reorder(*tasks, slices, *inside[:-1], vectors, lane)
+    sch.vectorize(lane)
+    if tasks:
+        sch.parallel(sch.fuse(*tasks) if len(tasks) > 1 else tasks[0])
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(total.rv, slices))[-1])
+    return slices
+
+
+def _arrange_slice(sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer: Outer) -> list[SBlockRV]:
+    """One slice's part of C, a register tile at a time; returns the blocks that pack slices and store tiles."""
+    widths = [
+        tile.sizes[1 if access(load, partial.spatial_vars[-1], outer.width) == "unit" else 0] for load in _pair(partial)
+    ]
+    packs = [sch.cache_read(partial.rv, operand, "global") for operand in range(2)]
+    sch.compute_at(partial.rv, at, preserve_unit_loops=True)
+    for pack, wide in zip(packs, widths, strict=True):
+        _arrange_pack(sch, pack, at, wide, outer.width)
+    space, reduce = split_axes(partial, sch.get_loops(partial.rv)[-len(partial.kinds) :])
+    lines, line = sch.split(space[1 + outer.rows], [None, tile.sizes[0]])
+    vectors, vector, lane = sch.split(space[-1], [None, tile.sizes[1] // tile.width, tile.width])
+    others = [loop for axis, loop in enumerate(space[:-1]) if axis != 1 + outer.rows]
+    few = max(divisors(int(sch.get(reduce[-1]).extent), _UNROLLED_ROWS))
+    reduce[-1:] = sch.split(reduce[-1], [None, few])
+    sch.reorder(*others, lines, vectors, *reduce, line, vector, lane)
+    for loop in (reduce[-1], line, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    registers = sch.cache_write(partial.rv, 0, "local")
+    sch.reverse_compute_at(registers, vectors, preserve_unit_loops=True)
+    stored = sch.get_loops(registers)[-len(space) :]
+    *_, last = stored
+    wide, last = sch.split(last, [None, tile.width])
+    for loop in (stored[1 + outer.rows], wide):
+        sch.unroll(loop)
+    sch.vectorize(last)
+    *_, line, vector, lane = sch.get_loops(sch.decompose_reduction(partial.rv, reduce[0]))
+    sch.unroll(line)
+    sch.unroll(vector)
+    sch.vectorize(lane)
+    return [*packs, registers]
+
+
+def _arrange_pack(sch: Schedule, pack: SBlockRV, at: LoopRV, wide: int, width: int) -> None:
+    """Columns in groups of `wide`, and in each the rows one after the other."""
+    sch.transform_layout(pack, ("write", 0), lambda *at: [at[-1] // wide, *at[:-1], at[-1] % wide])
+    sch.compute_at(pack, at, preserve_unit_loops=True)
+    *_, last = sch.get_loops(pack)
+    sch.vectorize(sch.split(last, [None, min(wide, width)])[1])
+
+
+def _pair(block: Block) -> tuple[TensorLoad, TensorLoad]:
+    factors = block.factors
+    assert factors is not None  # the rule looked
+    return factors

@@ -1,0 +1,87 @@
+"""Products of matrices: transposed operands where they lie, and gradients of weights in slices of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gfcompile.codegen import kernels
+from gfcompile.codegen.schedules.outer import choose_parts
+from gfcompile.codegen.schedules.tile import Tile
+from gfcompile.targets import Target, find_target
+from tests.codegen.test_kernels import check, nchw, normal, pack, run
+from tests.codegen.test_schedules import execute, kernel
+
+NATIVE = find_target("native")
+
+
+@pytest.mark.parametrize("a_turned", [False, True])
+@pytest.mark.parametrize("b_turned", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 1000, 512), (5, 7, 3), (64, 96, 300)])
+def test_matmul(m: int, n: int, k: int, a_turned: bool, b_turned: bool) -> None:
+    a, b = normal(m, k), normal(k, n, seed=1)
+    operands = [np.ascontiguousarray(x.T) if turned else x for x, turned in ((a, a_turned), (b, b_turned))]
+    (got,) = run(kernels.matmul, *operands, a_turned=a_turned, b_turned=b_turned)
+    check(got, a.astype(np.float64) @ b)
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "channels"),
+    [
+        (32, (9, 11), (32, 48)),  # a slice is an image, and a few of its rows
+        (2, (17, 19), (24, 16)),  # rows of prime length
+        (300, (1, 1), (16, 16)),  # a slice is many images
+        (3, (1, 263), (16, 32)),  # one row longer than a slice, and prime: no slice at all
+        (64, (4, 4), (512, 32)),  # the result in several parts
+    ],
+    ids=str,
+)
+def test_weight_gradient_on_the_patch_grid(n: int, size: tuple[int, int], channels: tuple[int, int]) -> None:
+    inputs, outputs = channels
+    g, x = normal(n, *size, outputs), normal(n, *size, inputs, seed=1)
+    (got,) = run(kernels.channel_mix_weight, g, x, groups=1, kernel=(1, 1), kb=16)
+    want = np.einsum("npqo,npqc->oc", g.astype(np.float64), x)
+    check(got, pack(want[:, :, None, None], 16))
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "groups"),
+    [
+        ((1, 1), (1, 1), (1, 1), 1),
+        ((2, 1), (1, 0), (1, 1), 1),
+        ((1, 1), (2, 2), (2, 2), 1),
+        ((1, 1), (1, 1), (1, 1), 2),
+    ],
+)
+def test_exact_weight_gradient_in_slices(stride, padding, dilation, groups) -> None:
+    x = normal(4, 23, 21, 32)
+    shape = (32, 32 // groups, 3, 3)
+    image = nchw(x)
+    weight = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = torch.conv2d(image, weight, None, stride, padding, dilation, groups)
+    gy = normal(y.shape[0], *y.shape[2:], y.shape[1], seed=1)
+    (want,) = torch.autograd.grad(y, weight, nchw(gy))
+    options = {"kernel": (3, 3), "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    (got,) = run(kernels.conv2d_weight_grad, gy, x, **options, kb=16)
+    check(got, pack(want.numpy(), 16))
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_slices_for_other_vectors(lanes: int) -> None:
+    target = Target("other", "", NATIVE.tvm, lanes, 32, 4, ["cc"])
+    func = kernel(lambda g, x: kernels.channel_mix_weight(g, x, 1, (1, 1), 16), *[(8, 10, 10, 32)] * 2)
+    arrays = [normal(8, 10, 10, 32), normal(8, 10, 10, 32, seed=1)]
+    rule, got = execute(func, arrays, target)
+    assert rule == "outer"
+    check(got, execute(func, arrays)[1])
+
+
+def test_parts_keep_every_core_busy_and_the_result_in_cache() -> None:
+    target, tile = find_target("x86-64-v3"), Tile((4, 16), 8)
+    for blocks, rows in ((32, 512), (8, 128), (1, 64), (64, 1024)):
+        ahead, across = choose_parts([blocks, rows, 16], 1, tile, target)
+        assert blocks % ahead == 0
+        assert rows % (across * tile.sizes[0]) == 0
+        assert ahead * across >= min(target.cores, blocks * rows // 4)
+        assert blocks // ahead * 16 * (rows // across) * 4 <= 256 * 1024
