@@ -1,6 +1,6 @@
 """The filtered backward of one convolution against PyTorch's exact one and the published filter: FIELD.md's shapes.
 
-    python -m benchmarks.backward [--r 2 4] [--batch 32] [--repeats 7] [--json FILE]
+    python -m benchmarks.backward [--r 2 4] [--batch 32] [--repeats 3] [--json FILE]
 
 Each peer runs in a process of its own and they take turns. "full" spreads gx over every pixel, "grid" leaves it on the
 patch grid, where the layers before it take it up. The limit counts the multiply-adds at the measured peak rate and gy,
@@ -33,7 +33,9 @@ from gfcompile.layouts import WeightLayout
 from gfcompile.ops import gf
 
 SHAPES = ((128, 120, 160), (256, 60, 80), (512, 30, 40), (512, 14, 14), (256, 14, 14), (128, 28, 28), (64, 56, 56))
-PEERS = ("exact", "exact_channels_last", "published", "published_channels_last", "full", "grid")
+EXACT = ("exact", "exact_channels_last")
+PUBLISHED = ("published", "published_channels_last")
+OURS = ("full", "grid")
 
 
 def make_run(peer: str, shape: tuple[int, int, int], batch: int, r: int, folder: Path) -> Callable[[], Any]:
@@ -80,9 +82,11 @@ def limit(shape: tuple[int, int, int], batch: int, r: int, spread: bool, limits:
     return limits.seconds(flops, 4 * values)
 
 
-def measure(shape: tuple[int, int, int], batch: int, r: int, repeats: int) -> dict[str, float]:
-    """Median seconds of each peer."""
-    settings = {name: {"shape": shape, "batch": batch, "r": r, "peer": name} for name in PEERS}
+def measure(shape: tuple[int, int, int], batch: int, patches: list[int], repeats: int) -> dict[str, float]:
+    """Median seconds of each peer; those that depend on r are named for it."""
+    common = {"shape": shape, "batch": batch}
+    settings = {name: {**common, "peer": name, "r": 0} for name in EXACT}
+    settings |= {f"{name} r={r}": {**common, "peer": name, "r": r} for r in patches for name in (*PUBLISHED, *OURS)}
     times, _, failed = take_turns("benchmarks.backward", settings, repeats, warm_up=1)
     if failed:
         raise RuntimeError(f"peers failed: {failed}")
@@ -96,6 +100,27 @@ def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
     return run, {}
 
 
+def compare(shape: tuple[int, int, int], batch: int, r: int, found: dict[str, float], limits: Limits) -> dict[str, Any]:
+    """For each of ours: times faster than the best exact peer, than the best published one, and share of the limit."""
+    exact = min(found[name] for name in EXACT)
+    published = min(found[f"{name} r={r}"] for name in PUBLISHED)
+    row: dict[str, Any] = {"shape": shape, "r": r, "seconds": found, "exact": exact, "published": published}
+    for kind in OURS:
+        ours = found[f"{kind} r={r}"]
+        row[kind] = (exact / ours, published / ours, limit(shape, batch, r, kind == "full", limits) / ours)
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    channels, high, wide = row["shape"]
+    text = f"{channels:4}@{high}x{wide:<4} r={row['r']} exact {row['exact'] * 1e3:7.1f}"
+    text += f" published {row['published'] * 1e3:7.1f}"
+    for kind in OURS:
+        seconds = row["seconds"][f"{kind} r={row['r']}"]
+        text += f"  {kind} {seconds * 1e3:6.1f} " + "({:.1f}x | {:.1f}x | {:.0%})".format(*row[kind])
+    return text
+
+
 def mean_ratio(ratios: list[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
@@ -104,7 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--r", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -112,25 +137,19 @@ def main() -> int:
         return serve(arguments.serve, prepare)
     limits = measure_limits()
     print(f"The machine, measured: {limits}.")
+    print(f"Batch {arguments.batch}, milliseconds (times faster than exact | than published | of the limit)")
     rows: list[dict[str, Any]] = []
-    for r in arguments.r:
-        print(f"\nr = {r}, batch {arguments.batch}, milliseconds (times faster than exact | than published | of limit)")
-        for shape in SHAPES:
-            found = measure(shape, arguments.batch, r, arguments.repeats)
-            exact = min(found["exact"], found["exact_channels_last"])
-            published = min(found["published"], found["published_channels_last"])
-            line = f"{shape[0]:4}@{shape[1]}x{shape[2]:<4} exact {exact * 1e3:8.1f} published {published * 1e3:8.1f}"
-            row: dict[str, Any] = {"shape": shape, "r": r, "seconds": found}
-            for kind in ("full", "grid"):
-                bound = limit(shape, arguments.batch, r, kind == "full", limits)
-                row[kind] = (exact / found[kind], published / found[kind], bound / found[kind])
-                ratios = "{:5.1f}x |{:5.1f}x |{:5.0%}".format(*row[kind])
-                line += f"   {kind} {found[kind] * 1e3:7.1f} ({ratios})"
+    for shape in SHAPES:
+        found = measure(shape, arguments.batch, arguments.r, arguments.repeats)
+        for r in arguments.r:
+            row = compare(shape, arguments.batch, r, found, limits)
             rows.append(row)
-            print(line, flush=True)
-        for kind in ("full", "grid"):
+            print(line(row), flush=True)
+    for r in arguments.r:
+        for kind in OURS:
             means = [mean_ratio([row[kind][at] for row in rows if row["r"] == r]) for at in range(3)]
-            print(f"geometric mean, {kind}: {means[0]:.1f}x exact, {means[1]:.1f}x published, {means[2]:.0%} of limit")
+            shares = f"{means[0]:.1f}x exact, {means[1]:.1f}x published, {means[2]:.0%} of the limit"
+            print(f"r={r}, {kind}, geometric mean: {shares}")
     if arguments.json:
         arguments.json.write_text(json.dumps({"limits": asdict(limits), "rows": rows}, indent=1) + "\n")
     return 0

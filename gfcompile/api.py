@@ -75,9 +75,9 @@ def compile(
     the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
     model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
     dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as
-    published: the same gradients from more memory. `winograd=False` computes frozen 3x3 convolutions as plain sums,
-    slower and with less memory for their weights. `debug` makes a slower step that checks the memory around every
-    buffer after every kernel, with the same results.
+    published: the same gradients from more memory. `winograd=False` computes every convolution as its plain
+    sum: slower, with less scratch memory and a little less rounding. `debug` makes a slower step that checks the
+    memory around every buffer after every kernel, with the same results.
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new

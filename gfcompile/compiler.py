@@ -36,8 +36,8 @@ COMPARISONS = ("exact", "published")
 class Job:
     """What is to be compiled.
 
-    Without `calculus`, gradient filtering as published: the same gradients, to compare. Without `winograd`, frozen 3x3
-    convolutions as plain sums: slower, with a quarter of the memory for their weights.
+    Without `calculus`, gradient filtering as published: the same gradients, to compare. Without `winograd`, every
+    convolution as its plain sum: slower, with less scratch memory and a little less rounding.
     """
 
     module: nn.Module

@@ -220,7 +220,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--no-winograd", action="store_true",
-        help="frozen 3x3 convolutions as plain sums: slower, with a quarter of the memory for their weights",
+        help="every convolution as its plain sum: slower, with less scratch memory and a little less rounding",
     )  # fmt: skip
     group.add_argument(
         "--batchnorm", metavar="[NAME=]MODE", type=_batchnorm, action="append", default=[],
