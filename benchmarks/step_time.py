@@ -11,12 +11,16 @@ import argparse
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass
 from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+import gfcompile
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.models import MODELS, make_task
 from benchmarks.peers import FORWARD, LEARNING_RATE, MOMENTUM, STEPS, WEIGHT_DECAY, OneStep, Task
@@ -76,8 +80,6 @@ def fastest(report: dict[str, Any], peers: tuple[str, ...]) -> float:
 
 def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
     """The peer's step as a function without arguments."""
-    import torch
-
     torch.set_num_threads(os.cpu_count() or 1)
     peer, setting = settings.pop("peer"), Setting(**settings)
     task = make_task(setting.model, setting.batch, setting.size, setting.layers, setting.r)
@@ -89,10 +91,6 @@ def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
 
 
 def _gfcompile(task: Task, setting: Setting, exact: bool, scratch: Path) -> Prepared:
-    import time
-
-    import gfcompile
-
     start = time.perf_counter()
     step = gfcompile.compile(
         task.model,
