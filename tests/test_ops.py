@@ -75,6 +75,8 @@ EXAMPLES = {
     "conv2d_nhwc": (values(2, 7, 6, 4), pack(values(*SHAPE)), SHAPE, TWO, ONE, ONE, 1),
     "conv2d_input_grad_nhwc": (values(2, 4, 3, 16), pack(values(*SHAPE)), SHAPE, [7, 6], TWO, ONE, ONE, 1),
     "conv2d_weight_grad_nhwc": (values(2, 4, 3, 16), values(2, 7, 6, 4), SHAPE, TWO, ONE, ONE, 1),
+    "winograd_weight": (pack(values(16, 8, 3, 3)), [16, 8, 3, 3], 4),
+    "winograd_conv2d_nhwc": (values(2, 7, 6, 8), pack(values(16, 8, 3, 3)), [1, 2], 4),
     "channel_mix_nhwc": (values(2, 3, 2, 4), pack(values(*DEPTHWISE), 4), DEPTHWISE, 4, [0, 0]),
     "channel_mix_weight_nhwc": (values(2, 3, 2, 6), values(2, 3, 2, 4), GROUPED, 2),
     "max_pool2d_nhwc": (values(2, 7, 6, 3), [3, 3], TWO, ONE, ONE, True),

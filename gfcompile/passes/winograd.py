@@ -6,6 +6,9 @@
 The same function in exact arithmetic; in float32 it rounds more than the plain sum, by a factor of two or three.
 Frozen weights are transformed at compile time by the folding that follows. That makes four of one, so large ones, and
 those that training changes, are transformed by the kernel itself, a few channels at a time.
+
+A step that updates statistics, as batch norms in training mode do, is left alone: there the rounding of one step comes
+back in the next, and 20 steps of ResNet-18 left PyTorch's losses by 1.5e-3 instead of less than 1e-3.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class Winograd(Pass):
     name: ClassVar[str] = "winograd"
 
     def find(self, step: Step) -> Found:
+        if step.updated_buffers:
+            return
         for node in step.body.graph.nodes:
             if node.target is gf.conv2d_nhwc.default and _edge(node) is not None:
                 yield node

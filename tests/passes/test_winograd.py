@@ -84,6 +84,13 @@ def test_second_run_changes_nothing() -> None:
     assert_second_run_changes_nothing(Winograd(), Winograd().run(laid_out(conv(), conv())))
 
 
+def test_leaves_a_step_that_updates_statistics() -> None:
+    net = with_head(conv(), nn.BatchNorm2d(32), conv(), shape=SHAPE)
+    step = traced(net, SHAPE, Request(layers=1, batchnorm="train"))
+    step = Winograd().run(applied(step, *pipeline.FILTERING, ChannelsLast()))
+    assert len(nodes(step, gf.conv2d_nhwc.default)) == 2
+
+
 def test_can_be_left_out() -> None:
     for passes in (pipeline.prediction_passes(winograd=False), pipeline.gradient_passes(winograd=False)):
         assert not any(isinstance(each, Winograd) for each in passes)
