@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import isclose
 from typing import Any
 
+from benchmarks.machine import machine_line
+
 MEGABYTE, KILOBYTE = 2**20, 2**10
 SAME_LOSS = 1e-5  # the forward pass is exact for both peers
 
 
 def table(report: dict[str, Any]) -> str:
-    where = report["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    lines = [f"{where['cpu']}, {where['date']}; {versions}."]
+    lines = [machine_line(report["machine"])]
     if report["peaks"]:
         lines += ["", *_peaks(report["peaks"])]
     if report["kept"]:

@@ -58,8 +58,7 @@ class Analysis:
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
-    keeping what
-    autograd would: `exact`, and `published`, which filters.
+    keeping what autograd would: `exact`, and `published`, which filters.
     """
 
     job: Job

@@ -107,6 +107,14 @@ def test_wrong_options(capsys: Capture, model: str, options: list[str], text: st
     assert error_of(capsys, model, "--dry-run", *before, *options) == f"gfcompile: error: {text}"
 
 
+@pytest.mark.parametrize("option", ["calculus", "winograd"])
+def test_what_is_left_out_reaches_the_job(model: str, option: str) -> None:
+    for given, wanted in ((f"--no-{option}",), False), ((), True):
+        arguments = compile_parser().parse_args([model, *SMALL, *given])
+        job, _, _ = make_job(arguments, Screen(quiet=True, json=False))
+        assert getattr(job, option) is wanted
+
+
 def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
     options = "--optimizer adamw --betas 0.8,0.99 --eps 1e-6 --weight-decay 0.1 --amsgrad --maximize --clip-norm 1"
     options += " --clip-value 2 --group *.bias:weight_decay=0,lr_factor=0.1 --group 11:betas=0.5/0.6"

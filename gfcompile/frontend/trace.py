@@ -244,6 +244,8 @@ def _tracing() -> Iterator[None]:
         with warnings.catch_warnings(), _buffers_assigned_in_place():
             warnings.simplefilter("ignore")
             yield
+    except UserError as error:
+        raise UserError(str(error).splitlines()[0]) from error  # fx appends the node and a traceback
     except (RuntimeError, NotImplementedError, AssertionError) as error:
         if any(phrase in str(error) for phrase in UNREACHED):
             way_out = "name the layers that it does with --train"

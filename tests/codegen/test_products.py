@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gfcompile.codegen import kernels
-from gfcompile.codegen.schedules.outer import choose_parts
+from gfcompile.codegen.schedules.outer import choose_parts, slice_rows
 from gfcompile.codegen.schedules.tile import Tile
 from gfcompile.targets import Target, find_target
 from tests.codegen.test_kernels import check, nchw, normal, pack, run
@@ -77,8 +77,18 @@ def test_slices_for_other_vectors(lanes: int) -> None:
     check(got, execute(func, arrays)[1])
 
 
+def test_slices_are_whole_axes_and_a_divisor_of_the_next() -> None:
+    assert slice_rows([32, 60, 80]) == (1, 1)  # 80 rows
+    assert slice_rows([32, 4, 4]) == (0, 16)  # 256
+    assert slice_rows([32, 8, 8]) == (0, 1)  # 64
+    assert slice_rows([8, 4, 4]) is None  # few enough as they are
+    assert slice_rows([1, 1, 263]) is None  # prime
+    assert slice_rows([512]) == (0, 256)
+
+
 def test_parts_keep_every_core_busy_and_the_result_in_cache() -> None:
     target, tile = find_target("x86-64-v3"), Tile((4, 16), 8)
+    assert choose_parts([512, 16], 0, tile, target) == (1, 4)  # a plain matrix has no blocks of columns
     for blocks, rows in ((32, 512), (8, 128), (1, 64), (64, 1024)):
         ahead, across = choose_parts([blocks, rows, 16], 1, tile, target)
         assert blocks % ahead == 0

@@ -53,10 +53,7 @@ def apply(sch: Schedule, target: Target) -> bool:
     outer = max(found, key=lambda each: each.anchor.work)
     name, extents = outer.anchor.name, outer.anchor.spatial
     inline_injective(sch, keep=ancestors(sch, outer.anchor))
-    slices = _cut_slices(sch, find_block(sch, name))
-    if slices is None:
-        return False
-    partial = factor(sch, slices, 0, name)
+    partial = factor(sch, _cut_slices(sch, find_block(sch, name)), 0, name)
     tile = choose_tile([extents[outer.rows], extents[-1]], outer.width, [0], target)
     at = _arrange_sum(sch, find_block(sch, name), choose_parts(extents, outer.rows, tile, target), outer)
     done = _arrange_slice(sch, find_block(sch, partial.name), at, tile, outer)
@@ -67,7 +64,7 @@ def apply(sch: Schedule, target: Target) -> bool:
 def match(block: Block, target: Target) -> Outer | None:
     """Whether each operand is contiguous along an axis of its own, and there are many rows."""
     factors = block.factors
-    if factors is None or len(block.spatial) < 2 or prod(block.reduce) <= _SLICE:
+    if factors is None or len(block.spatial) < 2 or slice_rows(block.reduce) is None:
         return None
     width = vector_width(block, target)
     if width is None or width == 1:
@@ -83,37 +80,44 @@ def match(block: Block, target: Target) -> Outer | None:
     return Outer(block, rows[0], width)
 
 
+def slice_rows(reduce: list[int]) -> tuple[int, int] | None:
+    """(axis, rows of it in a slice), all axes behind it whole; None for few rows, or where no slice is small."""
+    count = 1
+    for axis in range(len(reduce) - 1, -1, -1):
+        if count * reduce[axis] <= _SLICE:
+            count *= reduce[axis]
+            continue
+        rows = max(divisors(reduce[axis], _SLICE // count)) if count < _FEW_ROWS else 1
+        return (axis, rows) if count * rows > 1 else None
+    return None
+
+
 def choose_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> tuple[int, int]:
-    """Tasks along the first axis and along `rows`: enough for all cores, each part of C in cache, least to read."""
-    ahead = divisors(extents[0], extents[0]) if rows != 0 else [1]
-    across = divisors(extents[rows] // tile.sizes[0], extents[rows])
-    taps = prod(extents) // (extents[0] * extents[rows] * extents[-1]) if rows != 0 else 1
+    """Tasks along the first axis (one if that is `rows`) and along `rows`: enough for all cores, least to read.
+
+    A task's part of C stays in cache where that can be.
+    """
+    blocks = 1 if rows == 0 else extents[0]
+    taps = prod(extents) // (blocks * extents[rows] * extents[-1])
 
     def cost(parts: tuple[int, int]) -> tuple[bool, bool, int]:
-        columns, lines = extents[0] // parts[0] * extents[-1], extents[rows] // parts[1]
+        columns, lines = blocks // parts[0] * extents[-1], extents[rows] // parts[1]
         tasks = parts[0] * parts[1]
         return tasks < target.cores, 4 * taps * columns * lines > _MOST_BYTES, tasks * (columns + lines)
 
-    return min(product(ahead, across), key=cost)
+    return min(product(divisors(blocks, blocks), divisors(extents[rows] // tile.sizes[0], extents[rows])), key=cost)
 
 
-def _cut_slices(sch: Schedule, anchor: Block) -> LoopRV | None:
-    """Split the reduction into (slices, rows of a slice); the loop of slices, or None where no slice is small."""
+def _cut_slices(sch: Schedule, anchor: Block) -> LoopRV:
+    """Split the reduction into slices and their rows; returns the loop of slices."""
     _, loops = split_axes(anchor, axis_loops(sch, anchor))
-    count = 1
-    for at in range(len(loops) - 1, -1, -1):
-        extent = int(sch.get(loops[at]).extent)
-        if count * extent <= _SLICE:
-            count *= extent
-            continue
-        outer = loops[: at + 1]
-        more = max(divisors(extent, _SLICE // count))
-        if count < _FEW_ROWS and more > 1:
-            outer[-1], _ = sch.split(outer[-1], [None, more])
-        elif count == 1:
-            return None
-        return sch.fuse(*outer) if len(outer) > 1 else outer[0]
-    return None
+    found = slice_rows(anchor.reduce)
+    assert found is not None  # `match` looked
+    axis, rows = found
+    outer = loops[: axis + 1]
+    if rows > 1:
+        outer[-1], _ = sch.split(outer[-1], [None, rows])
+    return sch.fuse(*outer) if len(outer) > 1 else outer[0]
 
 
 def _arrange_sum(sch: Schedule, total: Block, parts: tuple[int, int], outer: Outer) -> LoopRV:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfcompile.errors import UserError
+
 aten = torch.ops.aten
 Function = Callable[..., Any]
 BILINEAR, NEAREST = 0, 1  # PyTorch's numbers
@@ -17,7 +19,7 @@ ZEROS, BORDER, REFLECTION = 0, 1, 2
 def _grid_sample(x: Tensor, grid: Tensor, mode: int, padding: int, align: bool) -> Tensor:
     """x [N, C, H, W] at the places of grid [N, h, w, 2], each coordinate between -1 and 1."""
     if x.dim() != 4 or mode not in (BILINEAR, NEAREST):
-        raise NotImplementedError("grid_sample is bilinear or nearest, on images")
+        raise UserError("model: grid_sample of volumes, or in mode 'bicubic', is not compiled; use bilinear or nearest")
     height, width = x.shape[2:]
     col = _place(grid[..., 0], width, padding, align)
     row = _place(grid[..., 1], height, padding, align)
