@@ -11,8 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Kernels of one step follow each other within microseconds: worth a short spin. Anything longer costs the battery. */
-enum { SPIN_NANOSECONDS = 10000 };
+/* Kernels of one step follow each other within microseconds, and a sleeping core takes long to wake (seen: a quarter of
+ * a step's time): during a step threads wait awake, this long at most. Between steps they sleep at once. */
+enum { SPIN_NANOSECONDS = 1000000 };
+
+/* A kernel's loop is cut into this many pieces a lane, taken one at a time: a lane that is held up, or slower than the
+ * others, delays the kernel by one piece. */
+enum { TASKS_A_LANE = 4 };
 
 static _Thread_local char error_text[GF_ERROR_BYTES];
 
@@ -69,16 +74,14 @@ static int64_t nanoseconds(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static void gate_wait(gate *g, unsigned seen, bool spin) {
-  if (spin) {
-    int64_t stop = nanoseconds() + SPIN_NANOSECONDS;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (atomic_load(&g->count) != seen) return;
-        relax();
-      }
-    } while (nanoseconds() < stop);
-  }
+/* Awake while `running` holds, for a time; then asleep. */
+static void gate_wait(gate *g, unsigned seen, atomic_bool *running) {
+  int64_t stop = nanoseconds() + SPIN_NANOSECONDS;
+  while (atomic_load(running) && nanoseconds() < stop)
+    for (int i = 0; i < 32; ++i) {
+      if (atomic_load(&g->count) != seen) return;
+      relax();
+    }
   pthread_mutex_lock(&g->mutex);
   atomic_store(&g->asleep, true);
   while (atomic_load(&g->count) == seen) pthread_cond_wait(&g->wake, &g->mutex);
@@ -91,14 +94,23 @@ typedef struct {
   pthread_t thread;
 } worker;
 
+typedef struct { /* tasks that a lane takes first, and others when they have none left */
+  _Alignas(GF_ALIGNMENT) atomic_int next;
+  int end;
+} share;
+
+enum { CLOSED = -2 * GF_MAX_THREADS }; /* added to `inside`: nobody may join any more */
+
 static struct {
   worker workers[GF_MAX_THREADS]; /* worker of lane i at i; 0 stays unused */
-  int lanes;                      /* the caller's and the live workers'; 0 before the first use */
-  gate done;
-  atomic_int pending;
-  atomic_bool spin;
-  bool stopping; /* written before the gates open, as the job is */
-  gf_task task;  /* the job: read only by the workers whose gate was opened for it */
+  share shares[GF_MAX_THREADS];
+  int lanes;         /* the caller's and the live workers'; 0 before the first use */
+  atomic_int inside; /* workers in the open job; below zero while none is open */
+  gate done;         /* opened by the last worker to leave a closed job */
+  atomic_bool running; /* a step is, and there is a core for every thread */
+  atomic_bool stopping;
+  bool crowded; /* more threads than cores: one that waits awake would hold up another */
+  gf_task task; /* the job: read only by workers that have joined it */
   void *closure;
   gf_parallel_env *env;
   gf_lane *job_lanes;
@@ -112,7 +124,7 @@ static _Thread_local struct {
   bool inside; /* a task is running on this thread */
 } here;
 
-void gf_pool_enter(gf_lane *lanes, int threads) {
+static void enter(gf_lane *lanes, int threads) {
   here.lanes = lanes;
   here.lane = lanes;
   here.threads = threads;
@@ -120,7 +132,19 @@ void gf_pool_enter(gf_lane *lanes, int threads) {
   lanes->stack.top = lanes->stack.base;
 }
 
-void gf_pool_leave(void) { memset(&here, 0, sizeof here); }
+static void leave(void) { memset(&here, 0, sizeof here); }
+
+void gf_pool_enter(gf_lane *lanes, int threads) {
+  enter(lanes, threads);
+  if (threads <= 1 || pool.crowded) return;
+  atomic_store(&pool.running, true);
+  for (int i = 1; i < threads && i < pool.lanes; ++i) gate_open(&pool.workers[i].go); /* so that they are awake in time */
+}
+
+void gf_pool_leave(void) {
+  atomic_store(&pool.running, false);
+  leave();
+}
 
 void gf_pool_share(char *base, size_t bytes) { here.shared = (gf_stack){base, base, base + bytes}; }
 
@@ -129,13 +153,50 @@ gf_stack *gf_pool_stack(void) {
   return here.inside ? &here.lane->stack : &here.shared;
 }
 
-static int run_tasks(gf_task task, void *closure, gf_parallel_env *env, int first, int stride) {
+/* The next task for this lane: of its own share, then of what the others have left. -1 when all are taken. */
+static int take_task(int lane) {
+  for (int turn = 0; turn < pool.job_threads; ++turn) {
+    share *from = &pool.shares[(lane + turn) % pool.job_threads];
+    if (atomic_load_explicit(&from->next, memory_order_relaxed) >= from->end) continue;
+    int task = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+    if (task < from->end) return task;
+  }
+  return -1;
+}
+
+static int run_tasks(int lane) {
+  int code = 0, task;
+  here.inside = true;
+  while (code == 0 && (task = take_task(lane)) >= 0) code = pool.task(task, pool.env, pool.closure);
+  here.inside = false;
+  return code;
+}
+
+/* All tasks on this thread, which may itself be inside one. */
+static int run_here(gf_task task, void *closure, gf_parallel_env *env) {
   bool outer = here.inside;
   int code = 0;
   here.inside = true;
-  for (int i = first; i < env->num_task && code == 0; i += stride) code = task(i, env, closure);
+  for (int i = 0; i < env->num_task && code == 0; ++i) code = task(i, env, closure);
   here.inside = outer;
   return code;
+}
+
+/* A job is joined while it is open, so that its caller need not wait for a worker that wakes up late. */
+static bool join_job(void) {
+  int inside = atomic_load(&pool.inside);
+  while (inside >= 0)
+    if (atomic_compare_exchange_weak(&pool.inside, &inside, inside + 1)) return true;
+  return false;
+}
+
+static void leave_job(void) {
+  if (atomic_fetch_sub(&pool.inside, 1) == CLOSED + 1) gate_open(&pool.done);
+}
+
+static void close_job(void) {
+  unsigned seen = atomic_load(&pool.done.count);
+  if (atomic_fetch_add(&pool.inside, CLOSED) > 0) gate_wait(&pool.done, seen, &pool.running);
 }
 
 static void *work(void *argument) {
@@ -144,16 +205,19 @@ static void *work(void *argument) {
   /* The C library allocates a thread's locals at their first use: here, and not in the first step. */
   error_text[0] = '\0';
   gate_open(&pool.done);
-  for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0, and opens once a job */
-    gate_wait(&self->go, seen, pool.spin);
-    if (pool.stopping) return NULL;
-    gf_lane *lane = &pool.job_lanes[index];
-    gf_pool_enter(lane, 1);
-    error_text[0] = '\0';
-    lane->code = run_tasks(pool.task, pool.closure, pool.env, index, pool.job_threads);
-    if (lane->code) memcpy(lane->error, error_text, sizeof lane->error);
-    gf_pool_leave();
-    if (atomic_fetch_sub(&pool.pending, 1) == 1) gate_open(&pool.done);
+  for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0; a job that was missed is caught up with in vain */
+    gate_wait(&self->go, seen, &pool.running);
+    if (atomic_load(&pool.stopping)) return NULL;
+    if (!join_job()) continue;
+    if (index < pool.job_threads) {
+      gf_lane *lane = &pool.job_lanes[index];
+      enter(lane, 1);
+      error_text[0] = '\0';
+      lane->code = run_tasks(index);
+      if (lane->code) memcpy(lane->error, error_text, sizeof lane->error);
+      leave();
+    }
+    leave_job();
   }
 }
 
@@ -165,19 +229,20 @@ static int start_worker(int index) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int code = pthread_create(&pool.workers[index].thread, NULL, work, (void *)(intptr_t)index);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (code == 0) gate_wait(&pool.done, seen, false);
+  if (code == 0) gate_wait(&pool.done, seen, &pool.running);
   return code;
 }
 
 int gf_pool_reserve(int threads) {
   if (pool.lanes == 0) {
     gate_init(&pool.done);
-    pool.stopping = false;
-    atomic_store(&pool.spin, true);
+    atomic_store(&pool.inside, CLOSED);
+    atomic_store(&pool.stopping, false);
+    atomic_store(&pool.running, false);
+    pool.crowded = false;
     pool.lanes = 1;
   }
-  /* A spinning thread would hold a core that another one needs. */
-  if (threads > pool.lanes && threads > gf_online_cores()) atomic_store(&pool.spin, false);
+  if (threads > gf_online_cores()) pool.crowded = true;
   for (; pool.lanes < threads; ++pool.lanes) {
     int code = start_worker(pool.lanes);
     if (code == 0) continue;
@@ -188,7 +253,7 @@ int gf_pool_reserve(int threads) {
 }
 
 void gf_pool_stop(void) {
-  pool.stopping = true;
+  atomic_store(&pool.stopping, true);
   for (int i = 1; i < pool.lanes; ++i) {
     gate_open(&pool.workers[i].go);
     pthread_join(pool.workers[i].thread, NULL);
@@ -198,24 +263,32 @@ void gf_pool_stop(void) {
 
 void gf_pool_forget(void) { pool.lanes = 0; }
 
+/* Equal shares, in rising order, so that a lane meets the same part of every tensor in one kernel after the other. */
+static void share_out(int tasks, int lanes) {
+  for (int i = 0, next = 0; i < lanes; ++i) {
+    atomic_store_explicit(&pool.shares[i].next, next, memory_order_relaxed);
+    next = pool.shares[i].end = (int)((int64_t)tasks * (i + 1) / lanes);
+  }
+}
+
 int gf_pool_launch(gf_task task, void *closure, int num_task) {
   int all = here.inside || here.threads < 1 ? 1 : here.threads;
-  gf_parallel_env env = {NULL, num_task > 0 ? num_task : all};
-  int lanes = env.num_task < all ? env.num_task : all;
-  if (lanes > pool.lanes) lanes = pool.lanes; /* fewer executors than asked for: same tasks, same results, slower */
-  if (lanes <= 1) return run_tasks(task, closure, &env, 0, 1);
+  if (all > pool.lanes) all = pool.lanes; /* fewer executors than asked for: same results, slower */
+  gf_parallel_env env = {NULL, num_task > 0 ? num_task : all > 1 ? all * TASKS_A_LANE : 1};
+  if (all <= 1) return run_here(task, closure, &env);
 
   pool.task = task;
   pool.closure = closure;
   pool.env = &env;
   pool.job_lanes = here.lanes;
-  pool.job_threads = lanes;
-  atomic_store(&pool.pending, lanes - 1);
-  unsigned seen = atomic_load(&pool.done.count);
-  for (int i = 1; i < lanes; ++i) gate_open(&pool.workers[i].go);
-  int code = run_tasks(task, closure, &env, 0, lanes);
-  gate_wait(&pool.done, seen, pool.spin);
-  for (int i = 1; i < lanes && code == 0; ++i) {
+  pool.job_threads = all;
+  share_out(env.num_task, all);
+  for (int i = 1; i < all; ++i) here.lanes[i].code = 0;
+  atomic_store(&pool.inside, 0);
+  for (int i = 1; i < all; ++i) gate_open(&pool.workers[i].go);
+  int code = run_tasks(0);
+  close_job();
+  for (int i = 1; i < all && code == 0; ++i) {
     code = here.lanes[i].code;
     if (code) memcpy(error_text, here.lanes[i].error, sizeof error_text);
   }

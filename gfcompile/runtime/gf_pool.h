@@ -52,8 +52,8 @@ void gf_pool_share(char *base, size_t bytes);
 /* Where this thread allocates now: its lane's stack inside a task, the shared piece outside. NULL outside a run. */
 gf_stack *gf_pool_stack(void);
 
-/* Task i of n always runs on lane i modulo the lanes, in rising order; num_task 0 means one task a thread. The split
- * depends on the thread count alone. A launch inside a task runs on the spot, num_task 0 then meaning 1. */
+/* Run all tasks, each on one lane, no lane two at a time; which lane takes which is left to chance. num_task 0 leaves
+ * their number to the pool. A launch inside a task runs on the spot, num_task 0 then meaning 1. */
 int gf_pool_launch(gf_task task, void *closure, int num_task);
 
 /* The failure text of this thread. */

@@ -28,6 +28,7 @@ _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
 _MOST_TILES = 128
 _MOST_BYTES = 5 << 19  # of a task's transformed inputs, which every panel of outputs reads again
 _UNROLLED_REDUCTION = 4
+_LINE, _LINES = 16, 1024  # values of a cache line, and of as many lines as a way holds: where positions would collide
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def apply(sch: Schedule, target: Target) -> bool:
         _arrange_weights(sch, panels, shape)
     for name in (_UP, _DOWN, _GATHER):
         sch.set_scope(find_block(sch, name).rv, 0, "local")
+    for name, axis in ((_INPUT, 1), *([] if shape.prepared else [(_WEIGHT, 0)])):
+        sch.storage_align(find_block(sch, name).rv, 0, axis, _LINES, _LINE)
     schedule_rest(sch, stages, target)
     return True
 
@@ -173,6 +176,7 @@ def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) ->
     _unroll(sch, [few, row, vector, lane])
     written = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(written, rows, preserve_unit_loops=True)
+    sch.storage_align(written, 0, 1, _LINES, _LINE)
     *_, row, channel = sch.get_loops(written)
     _unroll(sch, [row, *sch.split(channel, [None, shape.width])])
     _unroll(sch, sch.get_loops(sch.decompose_reduction(block, reduce))[-3:])

@@ -38,8 +38,13 @@ def find_workspace(func: tirx.PrimFunc) -> Workspace:
     compact = _COMPACT(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))["main"]
     loops: list[tirx.For] = []
     structural_walk(compact.body, [(tirx.For, loops.append)])
-    each = sum(_allocated(loop.body) for loop in loops if loop.kind == tirx.ForKind.PARALLEL)
+    each = sum(_allocated(loop.body) for loop in loops if _is_shared_out(loop))
     return Workspace(_allocated(compact.body) - each, each)
+
+
+def _is_shared_out(loop: tirx.For) -> bool:
+    """Of one turn, a parallel loop is no loop any more when LLVM sees it."""
+    return loop.kind == tirx.ForKind.PARALLEL and int(loop.extent) > 1
 
 
 def _allocated(body: Any) -> int:
@@ -48,6 +53,7 @@ def _allocated(body: Any) -> int:
     total = 0
     for block in blocks:
         for buffer in block.alloc_buffers:
-            size = prod(int(d) for d in buffer.shape) * ((tvm.runtime.DataType(buffer.dtype).bits + 7) // 8)
+            values = int(buffer.strides[0]) * int(buffer.shape[0]) if buffer.strides else prod(map(int, buffer.shape))
+            size = values * ((tvm.runtime.DataType(buffer.dtype).bits + 7) // 8)
             total += -(-size // _ALIGNMENT) * _ALIGNMENT
     return total
