@@ -30,8 +30,8 @@ def divisors(number: int, limit: int) -> list[int]:
 
 
 def accumulators(target: Target) -> int:
-    """Vector registers for accumulators: half of 16 (LLVM spills beyond), three quarters of 32."""
-    return 24 if target.registers >= 32 else 8
+    """Vector registers for accumulators: the others hold operands."""
+    return target.registers * 3 // 4
 
 
 def vector_width(block: Block, target: Target) -> int | None:

@@ -1,7 +1,8 @@
 """Winograd convolutions: a task takes a block of tiles through all stages while they are in its cache.
 
 The block's inputs are transformed, multiplied by the weights of each position of a tile, and transformed back straight
-into the output, epilogue included.
+into the output, epilogue included. Where there are few tiles and many weights, all inputs are transformed first, and a
+task is a panel of output channels: so no weight is transformed twice.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transfor
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
 _MOST_TILES = 128
 _MOST_BYTES = 5 << 19  # of a task's transformed inputs, which every panel of outputs reads again
+_MOST_SHARED_BYTES = 5 << 20  # of all transformed inputs, where all tasks read them
+_PANEL_VECTORS = (2, 4)
 _UNROLLED_REDUCTION = 4
 _LINE, _LINES = 16, 1024  # values of a cache line, and of as many lines as a way holds: where positions would collide
 
@@ -48,14 +51,22 @@ class Shape:
     def edge(self) -> int:
         return self.span - 2
 
+    @property
+    def tiles(self) -> int:
+        return self.images * self.rows * self.cols
+
 
 @dataclass(frozen=True)
 class Blocking:
-    """What a task takes: `images` times `rows` of tiles, and one of `parts` of the output channels."""
+    """What a task takes: `images` times `rows` of tiles, and one of `parts` of the output channels.
+
+    `shared`: it takes all tiles, and their inputs are transformed for all tasks before these begin.
+    """
 
     images: int
     rows: int
     parts: int
+    shared: bool = False
 
 
 def apply(sch: Schedule, target: Target) -> bool:
@@ -70,7 +81,7 @@ def apply(sch: Schedule, target: Target) -> bool:
     tile = _product_tile(shape, blocking, target)
     tasks, panels = _arrange_output(sch, shape, blocking, tile)
     _arrange_product(sch, panels, tile, shape)
-    _arrange_input(sch, tasks, shape)
+    _arrange_input(sch, None if blocking.shared else tasks, shape)
     if not shape.prepared:
         _arrange_weights(sch, panels, shape)
     for name in (_UP, _DOWN, _GATHER):
@@ -95,6 +106,12 @@ def choose_blocking(shape: Shape, target: Target) -> Blocking:
     bytes_a_tile = 4 * shape.span**2 * shape.inputs
     most = min(_MOST_TILES, _MOST_BYTES // bytes_a_tile)
     small = [each for each in candidates if each.images * each.rows * shape.cols <= most]
+    if shape.tiles * bytes_a_tile <= _MOST_SHARED_BYTES:
+        small += [
+            Blocking(shape.images, shape.rows, shape.outputs // (vectors * shape.width), shared=True)
+            for vectors in _PANEL_VECTORS
+            if shape.outputs % (vectors * shape.width) == 0
+        ]
     return min(small or candidates[:1], key=lambda blocking: _cycles(shape, blocking, target))
 
 
@@ -106,10 +123,11 @@ def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
     rows, vectors = tile.sizes[0], tile.sizes[1] // tile.width
     step = max(0.5, 4 / (rows * vectors), (rows + vectors) / (2 * rows * vectors))  # as in choose_tile
     products = tiles * shape.inputs * outputs / shape.width * step
-    transforms = tiles * (shape.inputs + outputs) / shape.width * _TRANSFORM_CYCLES
+    inputs, results = (tiles * channels / shape.width * _TRANSFORM_CYCLES for channels in (shape.inputs, outputs))
     transformed = 0 if shape.prepared else _TRANSFORM_CYCLES / shape.width
     weights = shape.inputs * outputs * (4 / _SHARED_BYTES_A_CYCLE + transformed)
-    return ceil(tasks / target.cores) * area * (products + transforms + weights)
+    turns = ceil(tasks / target.cores)
+    return area * (turns * (products + results + weights) + inputs * (1 / target.cores if blocking.shared else turns))
 
 
 def _product_tile(shape: Shape, blocking: Blocking, target: Target) -> Tile:
@@ -182,13 +200,16 @@ def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) ->
     _unroll(sch, sch.get_loops(sch.decompose_reduction(block, reduce))[-3:])
 
 
-def _arrange_input(sch: Schedule, tasks: LoopRV, shape: Shape) -> None:
-    """A vector of channels of one tile at a time, from the image to the transformed block."""
+def _arrange_input(sch: Schedule, tasks: LoopRV | None, shape: Shape) -> None:
+    """A vector of channels of one tile at a time, from the image to the transformed block: a task's, or all at once."""
     block = find_block(sch, _INPUT).rv
-    sch.compute_at(block, tasks, preserve_unit_loops=True)
+    if tasks is not None:
+        sch.compute_at(block, tasks, preserve_unit_loops=True)
     i, j, tile, channel = sch.get_loops(block)[-4:]
     vectors, lane = sch.split(channel, [None, shape.width])
     sch.reorder(tile, vectors, i, j, lane)
+    if tasks is None:
+        sch.parallel(tile)
     _unroll(sch, [i, j, lane])
     for name in (_DOWN, _GATHER):
         stage = find_block(sch, name).rv
