@@ -23,6 +23,7 @@ from gfcompile.targets import Target
 _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
     f"winograd_{stage}" for stage in ("tile", "down", "input", "product", "up", "output")
 )
+_BAND = "winograd_band"  # of padded images: there is none where nothing is padded
 _WEIGHT_DOWN, _WEIGHT = "winograd_weight_down", "winograd_weight"  # of a trained layer: transformed in every step
 _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
@@ -94,7 +95,7 @@ def apply(sch: Schedule, target: Target) -> bool:
 
 def _stages(sch: Schedule) -> list[str]:
     """The convolution's own blocks, its epilogue apart."""
-    return [block.name for block in list_blocks(sch) if block.name in (*STAGES, _WEIGHT_DOWN, _WEIGHT)]
+    return [block.name for block in list_blocks(sch) if block.name in (*STAGES, _BAND, _WEIGHT_DOWN, _WEIGHT)]
 
 
 def choose_blocking(shape: Shape, target: Target) -> Blocking:
@@ -201,20 +202,28 @@ def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) ->
 
 
 def _arrange_input(sch: Schedule, tasks: LoopRV | None, shape: Shape) -> None:
-    """A vector of channels of one tile at a time, from the image to the transformed block: a task's, or all at once."""
+    """A vector of channels of one tile at a time, from the image to the transformed block: a task's, or all at once.
+
+    A line of tiles first copies its band of the image, padded: in the order of memory, and to where it is near.
+    """
     block = find_block(sch, _INPUT).rv
     if tasks is not None:
         sch.compute_at(block, tasks, preserve_unit_loops=True)
     i, j, tile, channel = sch.get_loops(block)[-4:]
+    line, tile = sch.split(tile, [None, shape.cols])
     vectors, lane = sch.split(channel, [None, shape.width])
-    sch.reorder(tile, vectors, i, j, lane)
+    sch.reorder(line, tile, vectors, i, j, lane)
     if tasks is None:
-        sch.parallel(tile)
+        sch.parallel(line)
     _unroll(sch, [i, j, lane])
     for name in (_DOWN, _GATHER):
         stage = find_block(sch, name).rv
         sch.compute_at(stage, vectors, preserve_unit_loops=True)
         _unroll(sch, sch.get_loops(stage)[-3:])
+    if _BAND in _stages(sch):
+        band = find_block(sch, _BAND).rv
+        sch.compute_at(band, line, preserve_unit_loops=True)
+        sch.vectorize(sch.split(sch.get_loops(band)[-1], [None, shape.width])[1])
 
 
 def _arrange_weights(sch: Schedule, panels: LoopRV, shape: Shape) -> None:
