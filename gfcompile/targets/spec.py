@@ -11,7 +11,10 @@ from typing import Any
 from gfcompile.errors import UserError
 
 _FOLDER = Path(__file__).parent
-_FIELDS = {"description", "lanes", "registers", "cores", "link", "tvm"}
+_FIELDS = {"description", "lanes", "registers", "cores", "cache_kib", "link", "tvm"}
+_NUMBERS = ("lanes", "registers", "cores", "cache_kib")
+_HOST_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_COMMON_CACHE_KIB = 512
 _VECTOR_UNITS = (  # LLVM feature, float32 lanes, vector registers: widest first
     ("avx512f", 16, 32),
     ("avx2", 8, 16),
@@ -30,6 +33,7 @@ class Target:
     lanes: int  # float32 values in one vector register
     registers: int  # vector registers
     cores: int
+    cache: int  # bytes of a core's second-level cache, or of its share of one
     link: list[str]  # the command that links objects for this machine
 
 
@@ -65,7 +69,7 @@ def _read(path: Path) -> Target:
         wrong = [f"lacks '{field}'" for field in missing] + [f"has the unknown field '{field}'" for field in extra]
         raise UserError(f"{path}: {', '.join(wrong)}; a target has the fields {', '.join(sorted(_FIELDS))}")
     _fill_from_host(fields)
-    for field in ("lanes", "registers", "cores"):
+    for field in _NUMBERS:
         if not isinstance(fields[field], int) or fields[field] < 1:
             raise UserError(f"{path}: {field} is '{fields[field]}'; give a whole number of at least 1, or \"host\"")
     return Target(
@@ -75,13 +79,14 @@ def _read(path: Path) -> Target:
         lanes=fields["lanes"],
         registers=fields["registers"],
         cores=fields["cores"],
+        cache=fields["cache_kib"] * 1024,
         link=list(fields["link"]),
     )
 
 
 def _fill_from_host(fields: dict[str, Any]) -> None:
     """Replace every "host" by what LLVM says of this machine."""
-    if "host" not in (*fields["tvm"].values(), fields["lanes"], fields["registers"], fields["cores"]):
+    if "host" not in (*fields["tvm"].values(), *(fields[field] for field in _NUMBERS)):
         return
     import tvm  # seconds to import, and only the native machine needs it
     from tvm.target import codegen
@@ -96,3 +101,15 @@ def _fill_from_host(fields: dict[str, Any]) -> None:
         fields["registers"] = registers
     if fields["cores"] == "host":
         fields["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if fields["cache_kib"] == "host":
+        fields["cache_kib"] = host_cache_kib(_HOST_CACHES)
+
+
+def host_cache_kib(caches: Path) -> int:
+    """A core's share of the second-level cache, as Linux tells; a common size where it does not."""
+    for cache in sorted(caches.glob("index*")):
+        level, size, cores = ((cache / name).read_text().strip() for name in ("level", "size", "shared_cpu_list"))
+        if level == "2" and size.endswith("K"):
+            ranges = [[int(core) for core in part.split("-")] for part in cores.split(",")]
+            return int(size[:-1]) // sum(span[-1] - span[0] + 1 for span in ranges)
+    return _COMMON_CACHE_KIB

@@ -69,7 +69,7 @@ def test_exact_weight_gradient_in_slices(stride, padding, dilation, groups) -> N
 
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_slices_for_other_vectors(lanes: int) -> None:
-    target = Target("other", "", NATIVE.tvm, lanes, 32, 4, ["cc"])
+    target = Target("other", "", NATIVE.tvm, lanes, 32, 4, 1 << 18, ["cc"])
     func = kernel(lambda g, x: kernels.channel_mix_weight(g, x, 1, (1, 1), 16), *[(8, 10, 10, 32)] * 2)
     arrays = [normal(8, 10, 10, 32), normal(8, 10, 10, 32, seed=1)]
     rule, got = execute(func, arrays, target)

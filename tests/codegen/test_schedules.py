@@ -237,7 +237,7 @@ def test_the_last_rule_takes_what_no_template_does() -> None:
 
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_other_vector_widths_give_the_same_numbers(lanes: int) -> None:
-    target = Target("other", "", NATIVE.tvm, lanes, 32, 2, ["cc"])
+    target = Target("other", "", NATIVE.tvm, lanes, 32, 2, 1 << 18, ["cc"])
     arrays = [normal(2, 14, 14, 32), normal(4, 3, 3, 32, 16, seed=1), normal(64, seed=2), normal(2, 14, 14, 64, seed=3)]
     (func,) = fuse(conv_bias_residual_relu, [a.shape for a in arrays], ["float32"] * 4)
     rule, got = execute(func, arrays, target)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+import tvm
 from tvm import relax
+from tvm.s_tir.stmt import SBlock
+from tvm_ffi import structural_walk
 
+from benchmarks.graphs import CompiledGraph
 from gfcompile.codegen import kernels
+from gfcompile.codegen.schedules import schedule, winograd
 from gfcompile.codegen.schedules.winograd import Blocking, Shape, choose_blocking
+from gfcompile.codegen.schedules.workspace import COMPACT
 from gfcompile.layouts import WeightLayout
 from gfcompile.ops import gf
 from gfcompile.targets import find_target
@@ -104,6 +112,61 @@ def test_two_readers_of_the_result() -> None:
     rule, got = execute(func, arrays)
     assert rule == "winograd"
     check(got, np.exp(y) * np.maximum(y, 0), 4)
+
+
+BLOCKINGS = [
+    Blocking(1, 1, 1),
+    Blocking(1, 3, 2),
+    Blocking(2, 3, 1),
+    Blocking(4, 3, 1),  # one task: its buffers belong to the whole kernel
+    Blocking(4, 3, 4, shared=True),
+    Blocking(4, 3, 1, shared=True),
+]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("blocking", BLOCKINGS, ids=str)
+def test_every_blocking(blocking: Blocking, prepared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a library, whose kernels get just the workspace that was counted for them."""
+    monkeypatch.setattr(winograd, "choose_blocking", lambda shape, target: blocking)
+    w = weights(64, 16)
+    packed = WeightLayout.for_conv(list(w.shape), 1).pack(torch.tensor(w)).numpy()
+    operand = transformed(w, 4) if prepared else packed
+
+    def function(x: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (gf.winograd_conv2d_nhwc(x, u, [1, 1], 4),)
+
+    graph = CompiledGraph(function, [(4, 10, 9, 16), operand.shape], tmp_path)
+    graph.inputs[1][:] = operand
+    graph.run()
+    check(graph.outputs[0], exact(graph.inputs[0], w, (1, 1)), 4)
+
+
+def test_positions_of_a_tile_lie_on_different_lines() -> None:
+    """64 tiles of 256 channels are 64 KiB: as far apart, all positions of a tile would share one line of a cache."""
+    shapes = [(4, 16, 16, 256), (36, 16, 256, 16)]
+    (func,) = fuse(
+        lambda builder, x, u: builder.emit_te(lambda x, u: kernels.winograd_conv2d(x, u, (1, 1), 4), x, u),
+        shapes,
+        ["float32"] * 2,
+    )
+    found: list[list[int]] = []
+
+    def look(block: SBlock) -> None:
+        found.extend([int(stride) for stride in buffer.strides] for buffer in block.alloc_buffers if buffer.strides)
+
+    compact = COMPACT(tvm.IRModule({"main": schedule(func, find_target("native")).with_attr("global_symbol", "main")}))
+    structural_walk(compact["main"].body, [(SBlock, look)])
+    assert found, "no buffer has its strides set"
+    for strides in found:
+        assert strides[1] % 1024 == 16
+
+
+def test_many_weights_and_few_tiles_share_the_inputs() -> None:
+    target = find_target("x86-64-v3")
+    trained = Shape(8, 2, 2, 512, 512, 6, 8, prepared=False)
+    assert choose_blocking(trained, target).shared
+    assert not choose_blocking(Shape(8, 14, 14, 64, 64, 6, 8, prepared=True), target).shared
 
 
 def test_blocking_gives_every_core_work_and_covers_the_grid() -> None:

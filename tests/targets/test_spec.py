@@ -9,12 +9,14 @@ import pytest
 
 from gfcompile.errors import UserError
 from gfcompile.targets import find_target, list_targets
+from gfcompile.targets.spec import host_cache_kib
 
 BOARD = """
 description = "a board"
 lanes = 4
 registers = 32
 cores = 2
+cache_kib = 256
 link = ["zig", "cc"]
 
 [tvm]
@@ -32,6 +34,7 @@ def test_every_shipped_target_reads(name: str) -> None:
     assert target.lanes in (4, 8, 16)
     assert target.registers in (16, 32)
     assert target.tvm["num-cores"] == target.cores >= 1
+    assert target.cache >= 64 * 1024
     assert "host" not in target.tvm.values()
     assert target.link
 
@@ -46,8 +49,28 @@ def test_a_users_own_file(tmp_path: Path) -> None:
     path.write_text(BOARD)
     target = find_target(str(path))
     assert (target.name, target.lanes, target.registers, target.cores) == ("board", 4, 32, 2)
+    assert target.cache == 256 * 1024
     assert target.tvm == {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "num-cores": 2}
     assert target.link == ["zig", "cc"]
+
+
+@pytest.mark.parametrize(
+    ("caches", "kib"),
+    [
+        ([("1", "32K", "0"), ("2", "512K", "0"), ("3", "32768K", "0-3")], 512),
+        ([("1", "32K", "0"), ("2", "1024K", "0-3")], 256),  # four cores share one
+        ([("2", "2048K", "0-1,8-9")], 512),
+        ([("1", "32K", "0")], 512),  # none told of
+        ([], 512),
+    ],
+)
+def test_the_hosts_cache(tmp_path: Path, caches: list[tuple[str, str, str]], kib: int) -> None:
+    for index, values in enumerate(caches):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        for name, value in zip(("level", "size", "shared_cpu_list"), values, strict=True):
+            (folder / name).write_text(value + "\n")
+    assert host_cache_kib(tmp_path) == kib
 
 
 def test_an_unknown_name_lists_the_known() -> None:
@@ -69,10 +92,11 @@ def test_a_missing_file() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("lanes = 4", "", "lacks 'lanes'; a target has the fields cores, description, lanes, link, registers, tvm"),
+        ("lanes = 4", "", "lacks 'lanes'; a target has the fields cache_kib, cores, description, lanes, link,"),
         ("lanes = 4", "lanes = 4\nspeed = 9", "has the unknown field 'speed'; a target has the fields"),
         ("lanes = 4", "lanes = 0", "lanes is '0'; give a whole number of at least 1, or \"host\""),
         ("lanes = 4", "lanes =", "not a valid TOML file"),
+        ("cache_kib = 256", "cache_kib = -1", "cache_kib is '-1'; give a whole number of at least 1"),
     ],
 )
 def test_a_wrong_file_is_told_what_is_wrong(tmp_path: Path, old: str, new: str, text: str) -> None:

@@ -1,7 +1,7 @@
 """Convolutions: accumulators of a register tile, epilogue at the tile, padding made per block of rows.
 
-Small weights: a task is a block of output rows, whose input stays in L2 while all output channels pass over it.
-Large weights: a task is a block of output channels, whose weights stay in L2 while the whole map passes under it.
+A task is a block of output rows, whose input stays in the core's cache while all weights pass over it; or, where that
+takes fewer bytes from memory, a block of output channels, whose weights stay while the whole map passes under them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from gfcompile.codegen.schedules.tile import (
 )
 from gfcompile.targets import Target
 
-_LARGE_WEIGHTS = 256 * 1024  # bytes: half of a common L2
-_ROW_BLOCK = 256 * 1024  # bytes of input a task keeps at hand
 _FEW_TASKS = 4
 _UNROLLED_REDUCTION = 4
 
@@ -74,10 +72,12 @@ def tile_rows(
     (b, i, j, o), inner = open_tile(sch, tail, tile)
     done = {anchor.name, tail.name}
     rows = anchor.spatial[1] // tile.sizes[1]
-    block_rows = _rows_per_task(anchor, pixels, rows, tile)
+    block_rows = _rows_per_task(anchor, pixels, rows, tile, target)
     tasks = anchor.spatial[0] // tile.sizes[0] * (rows // block_rows)
-    large = prod(int(d) for d in weights.source.shape) * 4 > _LARGE_WEIGHTS
-    if (large and channels_outside) or tasks < _FEW_TASKS or tile.sizes[0] > 1:
+    channels_first = channels_outside and _prefers_channels(
+        pixels, weights, tasks, anchor.spatial[3] // tile.sizes[3], target
+    )
+    if channels_first or tasks < _FEW_TASKS or tile.sizes[0] > 1:
         sch.reorder(o, b, i, j)
         parallelize(sch, [o, b, i], anchor.work)
         close_tile(sch, anchor, j, inner, tile, unroll_reduce)
@@ -95,11 +95,17 @@ def tile_rows(
     schedule_rest(sch, done, target)
 
 
-def _rows_per_task(anchor: Block, pixels: TensorLoad, rows: int, tile: Tile) -> int:
+def _prefers_channels(pixels: TensorLoad, weights: TensorLoad, tasks: int, blocks: int, target: Target) -> bool:
+    """Whether the map, read once a block of channels, is less to read than the weights, once a task."""
+    map_bytes, weight_bytes = (4 * prod(int(d) for d in load.source.shape) for load in (pixels, weights))
+    return weight_bytes > target.cache // 2 and weight_bytes * tasks > map_bytes * blocks
+
+
+def _rows_per_task(anchor: Block, pixels: TensorLoad, rows: int, tile: Tile, target: Target) -> int:
     """Output tile rows whose input fits the budget: a divisor of all of them."""
     _, height, width, channels = (int(d) for d in pixels.source.shape)
     bytes_a_row = width * channels * 4 * max(1, height // anchor.spatial[1]) * tile.sizes[1]
-    return max(divisors(rows, max(1, _ROW_BLOCK // bytes_a_row)))
+    return max(divisors(rows, max(1, target.cache // 2 // bytes_a_row)))
 
 
 def _pad_at(sch: Schedule, pad: Block, task: LoopRV, target: Target) -> None:

@@ -13,7 +13,6 @@ from gfcompile.codegen.schedules.reduction import schedule_rest
 from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, open_tile, vector_width
 from gfcompile.targets import Target
 
-_LARGE_PANEL = 256 * 1024
 _ROW_AXES = 3
 _UNROLLED_REDUCTION = 4
 
@@ -34,7 +33,7 @@ def apply(sch: Schedule, target: Target) -> bool:
     rows = list(range(axes - 2, -1, -1))[:_ROW_AXES]
     tile = choose_tile(anchor.spatial, width, rows, target)
     panel = next(load for load in factors if access(load, anchor.spatial_vars[-1], width) == "unit")
-    large = prod(int(d) for d in panel.source.shape) * 4 > _LARGE_PANEL
+    large = prod(int(d) for d in panel.source.shape) * 4 > target.cache // 2
     anchor, tail = bring_tail(sch, anchor)
     outer, inner = open_tile(sch, tail, tile)
     if large and len(outer) > 1:

@@ -32,7 +32,6 @@ from gfcompile.targets import Target
 
 _SLICE = 256  # rows, at most
 _FEW_ROWS = 32  # in a slice: more of them are sought
-_MOST_BYTES = 256 * 1024  # of a task's part of C
 _UNROLLED_ROWS = 4
 
 
@@ -103,7 +102,7 @@ def choose_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> t
     def cost(parts: tuple[int, int]) -> tuple[bool, bool, int]:
         columns, lines = blocks // parts[0] * extents[-1], extents[rows] // parts[1]
         tasks = parts[0] * parts[1]
-        return tasks < target.cores, 4 * taps * columns * lines > _MOST_BYTES, tasks * (columns + lines)
+        return tasks < target.cores, 4 * taps * columns * lines > target.cache // 2, tasks * (columns + lines)
 
     return min(product(divisors(blocks, blocks), divisors(extents[rows] // tile.sizes[0], extents[rows])), key=cost)
 

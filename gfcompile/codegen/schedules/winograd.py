@@ -28,8 +28,8 @@ _WEIGHT_DOWN, _WEIGHT = "winograd_weight_down", "winograd_weight"  # of a traine
 _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
 _MOST_TILES = 128
-_MOST_BYTES = 5 << 19  # of a task's transformed inputs, which every panel of outputs reads again
-_MOST_SHARED_BYTES = 5 << 20  # of all transformed inputs, where all tasks read them
+_MOST_CACHES = 5  # of a task's transformed inputs, which every panel of outputs reads again
+_MOST_SHARED_CACHES = 10  # of all transformed inputs, where all tasks read them
 _PANEL_VECTORS = (2, 4)
 _UNROLLED_REDUCTION = 4
 _LINE, _LINES = 16, 1024  # values of a cache line, and of as many lines as a way holds: where positions would collide
@@ -105,9 +105,9 @@ def choose_blocking(shape: Shape, target: Target) -> Blocking:
     parts = divisors(shape.outputs // shape.width, target.cores)
     candidates = [Blocking(*block, part) for block, part in product((*whole_rows, *whole_images), parts)]
     bytes_a_tile = 4 * shape.span**2 * shape.inputs
-    most = min(_MOST_TILES, _MOST_BYTES // bytes_a_tile)
+    most = min(_MOST_TILES, _MOST_CACHES * target.cache // bytes_a_tile)
     small = [each for each in candidates if each.images * each.rows * shape.cols <= most]
-    if shape.tiles * bytes_a_tile <= _MOST_SHARED_BYTES:
+    if shape.tiles * bytes_a_tile <= _MOST_SHARED_CACHES * target.cache:
         small += [
             Blocking(shape.images, shape.rows, shape.outputs // (vectors * shape.width), shared=True)
             for vectors in _PANEL_VECTORS

@@ -12,7 +12,7 @@ from tvm.s_tir.stmt import SBlock
 from tvm_ffi import structural_walk
 
 _ALIGNMENT = 64
-_COMPACT = tvm.transform.Sequential(
+COMPACT = tvm.transform.Sequential(
     [
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
@@ -35,7 +35,7 @@ def find_workspace(func: tirx.PrimFunc) -> Workspace:
 
     Register tiles count too: LLVM keeps small ones on the stack, and which those are is its business.
     """
-    compact = _COMPACT(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))["main"]
+    compact = COMPACT(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))["main"]
     loops: list[tirx.For] = []
     structural_walk(compact.body, [(tirx.For, loops.append)])
     each = sum(_allocated(loop.body) for loop in loops if _is_shared_out(loop))
