@@ -34,6 +34,8 @@ def test_matmul(m: int, n: int, k: int, a_turned: bool, b_turned: bool) -> None:
         (300, (1, 1), (16, 16)),  # a slice is many images
         (3, (1, 263), (16, 32)),  # one row longer than a slice, and prime: no slice at all
         (64, (4, 4), (512, 32)),  # the result in several parts
+        (8, (4, 4), (512, 64)),  # one slice
+        (2, (5, 5), (8, 16)),  # one slice, one task
     ],
     ids=str,
 )
@@ -81,7 +83,8 @@ def test_slices_are_whole_axes_and_a_divisor_of_the_next() -> None:
     assert slice_rows([32, 60, 80]) == (1, 1)  # 80 rows
     assert slice_rows([32, 4, 4]) == (0, 16)  # 256
     assert slice_rows([32, 8, 8]) == (0, 1)  # 64
-    assert slice_rows([8, 4, 4]) is None  # few enough as they are
+    assert slice_rows([8, 4, 4]) == (0, 8)  # all 128 at once
+    assert slice_rows([8, 1, 1]) is None  # too few to be worth packing
     assert slice_rows([1, 1, 263]) is None  # prime
     assert slice_rows([512]) == (0, 256)
 

@@ -52,11 +52,16 @@ def apply(sch: Schedule, target: Target) -> bool:
     outer = max(found, key=lambda each: each.anchor.work)
     name, extents = outer.anchor.name, outer.anchor.spatial
     inline_injective(sch, keep=ancestors(sch, outer.anchor))
-    partial = factor(sch, _cut_slices(sch, find_block(sch, name)), 0, name)
     tile = choose_tile([extents[outer.rows], extents[-1]], outer.width, [0], target)
-    at = _arrange_sum(sch, find_block(sch, name), choose_parts(extents, outer.rows, tile, target), outer)
-    done = _arrange_slice(sch, find_block(sch, partial.name), at, tile, outer)
-    schedule_rest(sch, {name, partial.name, *(sch.get(rv).name_hint for rv in done)}, target)
+    parts = choose_parts(extents, outer.rows, tile, target)
+    if _is_one_slice(outer.anchor.reduce):
+        at, partial = _arrange_tasks(sch, find_block(sch, name), parts, outer), name
+    else:
+        partial = factor(sch, _cut_slices(sch, find_block(sch, name)), 0, name).name
+        at = _arrange_sum(sch, find_block(sch, name), parts, outer)
+        sch.compute_at(find_block(sch, partial).rv, at, preserve_unit_loops=True)
+    done = _arrange_slice(sch, find_block(sch, partial), at, tile, outer)
+    schedule_rest(sch, {name, partial, *(sch.get(rv).name_hint for rv in done)}, target)
     return True
 
 
@@ -79,8 +84,14 @@ def match(block: Block, target: Target) -> Outer | None:
     return Outer(block, rows[0], width)
 
 
+def _is_one_slice(reduce: list[int]) -> bool:
+    return prod(reduce) <= _SLICE
+
+
 def slice_rows(reduce: list[int]) -> tuple[int, int] | None:
     """(axis, rows of it in a slice), all axes behind it whole; None for few rows, or where no slice is small."""
+    if _is_one_slice(reduce):
+        return (0, reduce[0]) if prod(reduce) >= _FEW_ROWS else None
     count = 1
     for axis in range(len(reduce) - 1, -1, -1):
         if count * reduce[axis] <= _SLICE:
@@ -119,14 +130,32 @@ def _cut_slices(sch: Schedule, anchor: Block) -> LoopRV:
     return sch.fuse(*outer) if len(outer) > 1 else outer[0]
 
 
-def _arrange_sum(sch: Schedule, total: Block, parts: tuple[int, int], outer: Outer) -> LoopRV:
-    """Tasks, then slices, then the part of C that each slice is added to; returns the loop of slices."""
-    space, (slices,) = split_axes(total, axis_loops(sch, total))
-    tasks, inside = [], list(space)
+def _cut_tasks(sch: Schedule, space: list[LoopRV], parts: tuple[int, int], outer: Outer) -> list[LoopRV]:
+    """Split the axes of C into `parts`; `space` keeps the inner loops, the outer ones are returned."""
+    tasks = []
     for axis, count in ((0, parts[0]), (outer.rows, parts[1])):
         if count > 1:
-            task, inside[axis] = sch.split(inside[axis], [count, None])
+            task, space[axis] = sch.split(space[axis], [count, None])
             tasks.append(task)
+    return tasks
+
+
+def _arrange_tasks(sch: Schedule, total: Block, parts: tuple[int, int], outer: Outer) -> LoopRV:
+    """All rows are one slice, and C is written once; returns the loop of tasks."""
+    space, reduce = split_axes(total, axis_loops(sch, total))
+    tasks = _cut_tasks(sch, space, parts, outer)
+    if not tasks:
+        return sch.add_unit_loop(space[0])
+    sch.reorder(*tasks, *space, *reduce)
+    task = sch.fuse(*tasks) if len(tasks) > 1 else tasks[0]
+    sch.parallel(task)
+    return task
+
+
+def _arrange_sum(sch: Schedule, total: Block, parts: tuple[int, int], outer: Outer) -> LoopRV:
+    """Tasks, then slices, then the part of C that each slice is added to; returns the loop of slices."""
+    inside, (slices,) = split_axes(total, axis_loops(sch, total))
+    tasks = _cut_tasks(sch, inside, parts, outer)
     vectors, lane = sch.split(inside[-1], [None, outer.width])
     sch.reorder(*tasks, slices, *inside[:-1], vectors, lane)
     sch.vectorize(lane)
@@ -142,13 +171,13 @@ def _arrange_slice(sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer:
         tile.sizes[1 if access(load, partial.spatial_vars[-1], outer.width) == "unit" else 0] for load in _pair(partial)
     ]
     packs = [sch.cache_read(partial.rv, operand, "global") for operand in range(2)]
-    sch.compute_at(partial.rv, at, preserve_unit_loops=True)
     for pack, wide in zip(packs, widths, strict=True):
         _arrange_pack(sch, pack, at, wide, outer.width)
     space, reduce = split_axes(partial, sch.get_loops(partial.rv)[-len(partial.kinds) :])
-    lines, line = sch.split(space[1 + outer.rows], [None, tile.sizes[0]])
+    rows = outer.rows + len(space) - len(outer.anchor.spatial)  # behind the axis of slices, where there is one
+    lines, line = sch.split(space[rows], [None, tile.sizes[0]])
     vectors, vector, lane = sch.split(space[-1], [None, tile.sizes[1] // tile.width, tile.width])
-    others = [loop for axis, loop in enumerate(space[:-1]) if axis != 1 + outer.rows]
+    others = [loop for axis, loop in enumerate(space[:-1]) if axis != rows]
     few = max(divisors(int(sch.get(reduce[-1]).extent), _UNROLLED_ROWS))
     reduce[-1:] = sch.split(reduce[-1], [None, few])
     sch.reorder(*others, lines, vectors, *reduce, line, vector, lane)
@@ -160,7 +189,7 @@ def _arrange_slice(sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer:
     stored = sch.get_loops(registers)[-len(space) :]
     *_, last = stored
     wide, last = sch.split(last, [None, tile.width])
-    for loop in (stored[1 + outer.rows], wide):
+    for loop in (stored[rows], wide):
         sch.unroll(loop)
     sch.vectorize(last)
     *_, line, vector, lane = sch.get_loops(sch.decompose_reduction(partial.rv, reduce[0]))
