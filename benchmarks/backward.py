@@ -150,6 +150,18 @@ def compare(row: Mapping[str, Any], kind: str, r: int) -> Comparison:
     )
 
 
+def mean_comparison(each: Sequence[Comparison]) -> Comparison:
+    """Geometric means over shapes."""
+    return Comparison(
+        mean_ratio([one.ms for one in each]),
+        mean_of_ratios([one.exact for one in each]),
+        mean_of_ratios([one.exact_cold for one in each]),
+        mean_of_ratios([one.published for one in each]),
+        mean_ratio([one.of_one for one in each]),
+        mean_ratio([one.of_phases for one in each]),
+    )
+
+
 def line(row: Mapping[str, Any], r: int) -> str:
     channels, high, wide = row["shape"]
     text = f"{channels:4}@{high}x{wide:<4} r={r}"
@@ -177,12 +189,10 @@ def main() -> int:
             print(line(rows[-1], r), flush=True)
     for r in arguments.r:
         for kind in OURS:
-            each = [compare(row, kind, r) for row in rows]
-            exact, published = (mean_of_ratios([getattr(one, name) for one in each]) for name in ("exact", "published"))
-            shares = [mean_ratio([getattr(one, name) for one in each]) for name in ("of_one", "of_phases")]
+            mean = mean_comparison([compare(row, kind, r) for row in rows])
             print(
-                f"r={r}, {kind}, geometric mean: {exact.value:.1f}x exact, {published.value:.1f}x published,"
-                f" {shares[0]:.0%} of the limit as one, {shares[1]:.0%} of its phases' limits"
+                f"r={r}, {kind}, geometric mean: {mean.exact.value:.1f}x exact, {mean.published.value:.1f}x published,"
+                f" {mean.of_one:.0%} of the limit as one, {mean.of_phases:.0%} of its phases' limits"
             )
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -44,7 +44,7 @@ def summarise(rows: Sequence[Row], limits: Limits) -> dict[str, Any]:
     calls: dict[str, list[Row]] = {}
     for row in rows:
         calls.setdefault(row.kernel, []).append(row)
-    kernels = [
+    kernels: list[dict[str, Any]] = [
         {
             "kernel": name,
             "calls": len(each),

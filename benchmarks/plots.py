@@ -66,7 +66,7 @@ BINS = ((0.0, LOW, RED), (LOW, 0.5, ORANGE), (0.5, 0.7, SKY), (0.7, float("inf")
 @contextmanager
 def _figure(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[Any]:
     """The axes; the file is written when they are drawn."""
-    with pyplot.rc_context(STYLE):  # type: ignore[arg-type]
+    with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(rows, columns, figsize=size)
         yield axes
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,8 @@ def draw_shapes(rows: Rows, path: Path) -> None:
             lower.bar(places, [one.of_one for one in found], 0.18, color=color)
             lower.scatter(places, [one.of_phases for one in found], marker="_", s=90, color=BLACK, zorder=3)
         upper.set_yscale("log")
-        _plain_numbers(upper, "y", [5, 10, 20, 50, 100, 200])
+        upper.set_ylim(bottom=1)
+        _plain_numbers(upper, "y", [1, 2, 5, 10, 20, 50, 100, 200])
         upper.set_title(
             "Backward of one 3x3 convolution: times faster than PyTorch's exact one (dotted: goals)", loc="left"
         )
@@ -118,12 +119,15 @@ def draw_steps(rows: Rows, path: Path) -> None:
             ]
             if points:
                 edge = {} if marker == "|" else {"edgecolor": BLACK, "linewidth": 0.5}
-                axes.scatter(*zip(*points), marker=marker, s=52, color=color, label=PEERS[name], zorder=3, **edge)
+                axes.scatter(
+                    *zip(*points, strict=True), marker=marker, s=52, color=color, label=PEERS[name], zorder=3, **edge
+                )
         axes.axvline(1, color=BLUE, linewidth=1.5)
         axes.set_xscale("log")
         _plain_numbers(axes, "x", [0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24])
         axes.set_yticks(range(len(keys)), [step_name(key) for key in keys])
         axes.invert_yaxis()
+        axes.margins(y=0.6 / len(keys))
         axes.set_title("One training step: time in multiples of gfcompile's filtered step (line at 1)", loc="left")
         axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.45, -0.08 - 0.4 / (len(keys) + 1)))
 
@@ -136,21 +140,19 @@ def draw_growth(rows: Rows, path: Path) -> None:
             values = [value for value, _ in points]
             curves = (("gfcompile, filtered", ("gfcompile",), BLUE), ("best filter in PyTorch", FILTERED_PEERS, RED))
             for title, peers, color in (*curves, ("best exact in PyTorch", EXACT_PEERS, GREY)):
-                times = [_best(row, peers) for _, row in points]
-                drawn = [(value, time) for value, time in zip(values, times, strict=True) if time is not None]
+                times = [(value, _best(row, peers, an_image=name == "batch")) for value, row in points]
+                drawn = [(value, time) for value, time in times if time is not None]
                 if drawn:
-                    axes.plot(*zip(*drawn), marker="o", color=color, label=title)
+                    axes.plot(*zip(*drawn, strict=True), marker="o", color=color, label=title)
+            if name == "batch":
+                axes.set_xscale("log")
+                _plain_numbers(axes, "x", values)
             axes.set_xticks(values)
             axes.set_xlabel(label)
             axes.set_ylim(bottom=0)
-            axes.set_ylabel("ms a step")
-            if name == "batch":
-                axes.legend(loc="upper left")
-                axes.set_yscale("log")
-                axes.set_xscale("log")
-                axes.set_ylim(auto=True)
-                _plain_numbers(axes, "x", values)
-                _plain_numbers(axes, "y", [5, 10, 20, 50, 100, 200, 500, 1000, 2000])
+            axes.set_ylabel("ms an image" if name == "batch" else "ms a step")
+        panels.flat[0].figure.suptitle("One training step: how its time grows", x=0.01, ha="left", fontsize=12)
+        panels.flat[0].legend(loc="upper right")
 
 
 def draw_kernels(rows: Rows, path: Path) -> None:
@@ -192,9 +194,9 @@ def step_name(key: str) -> str:
     return f"{NAMES.get(model, model)}, {rest}"
 
 
-def _best(row: Mapping[str, Any], peers: tuple[str, ...]) -> float | None:
+def _best(row: Mapping[str, Any], peers: tuple[str, ...], an_image: bool) -> float | None:
     name = fastest(row, peers)
-    return None if name is None else row["peers"][name]["ms"]
+    return None if name is None else row["peers"][name]["ms"] / (row["setting"]["batch"] if an_image else 1)
 
 
 def _bin_name(low: float, high: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -25,7 +25,7 @@ Prepare = Callable[[dict[str, Any], Path], Prepared]  # from the settings, in a 
 Settings = Mapping[str, Mapping[str, Any]]  # of each peer
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["benchmarks.backward", "benchmarks.step_time", "benchmarks.profile"])
+_CONTEXT.set_forkserver_preload(["benchmarks.sections"])  # which imports all that peers need
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Peer:
 def run_block(run: Callable[[], Any], seconds: float, clock: Callable[[], float] = time.perf_counter) -> list[float]:
     """Repeat until the time is spent, at least once."""
     start = before = clock()
-    runs = []
+    runs: list[float] = []
     while not runs or before - start < seconds:
         run()
         after = clock()
@@ -144,9 +144,7 @@ def _ready(prepare: Prepare, settings: Settings, starting: int) -> Iterator[tupl
             peer.close()
 
 
-def _one_round(
-    peers: dict[str, Peer], blocks: Mapping[str, list[Sequence[float]]], found: Found, seconds: float
-) -> None:
+def _one_round(peers: dict[str, Peer], blocks: dict[str, list[list[float]]], found: Found, seconds: float) -> None:
     for name in list(peers):
         try:
             blocks[name].append(peers[name].take_turn(seconds))

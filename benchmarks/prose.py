@@ -5,7 +5,8 @@ All times are *measured*: every peer in a process of its own, all ready before t
 after round. A turn is a block of runs that fills a tenth of a second (one run at least). Its first run comes after the
 others used the caches: *cold*. The median of the following ones is *warm* (of a block of one run, that run is both).
 Ratios are of the medians over all rounds, warm unless said otherwise; the spread is that of the ratios within each
-round: quartiles from five rounds on, the whole range below.
+round: quartiles from five rounds on, the whole range below. On a machine whose speed moves, the ratio of medians can
+lie a little beside it.
 
 These are ratios on a shared virtual machine whose speed moves from minute to minute. They compare what ran side by
 side; the milliseconds are no promise for any machine, this one included.

@@ -7,7 +7,7 @@ time until peers are ready, since turns are ended by the protocol's own limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def growth_settings(options: Options) -> dict[str, Setting]:
     base, axes = GROWTH_BASE, GROWTH
     if options.quick:
         base, axes = Setting("mcunet", 1, 32), {"batch": (1, 2), "size": (32,), "r": (2,), "layers": (4,)}
-    points = [replace(base, **{axis: value}) for axis, values in axes.items() for value in values]
+    points = [Setting(**{**asdict(base), axis: value}) for axis, values in axes.items() for value in values]
     return {f"batch {p.batch}, {p.size}x{p.size}, {p.layers} layers, r={p.r}": p for p in points}
 
 

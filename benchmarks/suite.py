@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page
 from benchmarks.machine import describe_machine
 from benchmarks.record import Record
 from benchmarks.sections import SECTIONS, Job, Options
@@ -43,6 +42,8 @@ class Clock:
 
 
 def main() -> int:
+    from benchmarks import page  # not above: every peer's process imports this module, and needs no matplotlib
+
     arguments = _arguments()
     record = Record(arguments.out / page.JSON)
     with tempfile.TemporaryDirectory() as scratch:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import backward, prose
-from benchmarks.goals import KINDS as GRADIENTS
-from benchmarks.goals import NAMES, low_kernels
+from benchmarks.goals import GRADIENTS, NAMES, low_kernels
 from benchmarks.kernels import LOW, REASONS, SMALL, kind
 from benchmarks.machine import Limits
 from benchmarks.plots import AXES, growth_base, growth_points, step_name
-from benchmarks.rounds import Ratio, mean_of_ratios, mean_ratio, ratio
+from benchmarks.rounds import Ratio, ratio
 from benchmarks.sections import BATCHES, COMPILED_PEERS, MODELS, PATCHES
 from benchmarks.step_time import EXACT_PEERS, FILTERED_PEERS, PEERS, fastest
 
@@ -44,15 +43,7 @@ def shapes(rows: Rows) -> list[str]:
             cells = [
                 [key, _ms(one.ms), *_comparison(one), str(Limits(**rows[key]["limits"]))] for key, one in each.items()
             ]
-            found = list(each.values())
-            mean = backward.Comparison(
-                mean_ratio([one.ms for one in found]),
-                *(
-                    mean_of_ratios([getattr(one, name) for one in found])
-                    for name in ("exact", "exact_cold", "published")
-                ),
-                *(mean_ratio([getattr(one, name) for one in found]) for name in ("of_one", "of_phases")),
-            )
+            mean = backward.mean_comparison(list(each.values()))
             lines += table(head, [*cells, ["geometric mean", "", *_comparison(mean), ""]])
     return lines
 
@@ -99,7 +90,9 @@ def _remarks(rows: Rows) -> list[str]:
     """Who could not take part, and whose first loss differs."""
     lines = []
     for key, row in rows.items():
-        lines += [f"* {step_name(key)}: {PEERS[name]} failed: {reason}" for name, reason in row["failed"].items()]
+        for reason in dict.fromkeys(row["failed"].values()):
+            names = [PEERS[name] for name, why in row["failed"].items() if why == reason]
+            lines.append(f"* {step_name(key)}: {'; '.join(names)} failed: {reason}")
         lines += [f"* {step_name(key)}: {PEERS[name]} computes something else" for name in row["differs"]]
     return lines
 
@@ -152,16 +145,16 @@ def forward(rows: Rows) -> list[str]:
 
 
 def compiled(rows: Rows) -> list[str]:
-    """Of the steps above."""
+    """Of the steps above, the filtered one and the exact one."""
     cells = []
     for key, row in rows.items():
-        for name in ("gfcompile", "gfcompile_exact"):
-            facts = row["peers"].get(name, {})
-            if "compile_seconds" in facts:
-                sizes = [f"{facts[each] / MEGABYTE:.2f}" for each in ("library_bytes", "artifact_bytes")]
-                cells.append([f"{step_name(key)}, {PEERS[name]}", f"{facts['compile_seconds']:.0f}", *sizes])
-    lines = [prose.COMPILE, ""]
-    return lines + table(["", "compile, s", "libstep.so, MB", "artifact, MB"], cells)
+        both = [row["peers"].get(name, {}) for name in ("gfcompile", "gfcompile_exact")]
+        if "compile_seconds" in both[0]:
+            seconds = [f"{facts['compile_seconds']:.0f}" if facts else "" for facts in both]
+            sizes = [both[0]["library_bytes"] / MEGABYTE, both[0]["artifact_bytes"] / MEGABYTE]
+            cells.append([step_name(key), *seconds, f"{sizes[0]:.2f}", f"{sizes[1]:.1f}"])
+    head = ["", "compile, s", "`--exact`, s", "libstep.so, MB", "artifact, MB"]
+    return [prose.COMPILE, "", *table(head, cells)]
 
 
 def memory(rows: Rows) -> list[str]:

@@ -259,7 +259,7 @@ def test_goals_are_judged_by_their_bars() -> None:
     assert met["Exact step, ResNet-18, batch 8: 1.3x torch.compile"]  # 26 / 20
     assert met["Forward pass, ResNet-18, batch 8: 2x PyTorch eager, channels last"]  # 30 / 10
     assert met["ResNet-18 compiled, without tuning, in under 60 s"]
-    assert not met["No kernel under 35% of its own limit, or listed with the reason"]
+    assert not met["No kernel under 35% of its own limit"]
 
 
 def test_goals_that_are_missed_are_said_to_be() -> None:
@@ -300,6 +300,8 @@ def test_the_page_has_every_section_and_the_same_plots_each_time(tmp_path: Path)
         "| depthwise_conv2d | `fused_depthwise_conv2d3_add` | 10.0% | 20% | not known yet |",
         "7 kernels of under 0.5% of the step each: 1.0% together",
         "| ResNet-18, batch 8 | 30.0 | 1.0 | 50.0 | 40.0 | 0.60 | 0.75 |",
+        "1 below, listed; the reason is not known of 1",
+        "| ResNet-18, batch 8 | 20 | 20 | 0.29 | 57.2 |",
         "shared virtual machine",
         "| patch edge r 7 | 2 |",
     ):
