@@ -108,7 +108,7 @@ def _rest(sections: Sections) -> list[Verdict]:
     ]
     compiled = Verdict(goal)
     if seconds:
-        compiled = Verdict(goal, f"{max(seconds):.0f} s", "two at once", max(seconds) < COMPILE_SECONDS)
+        compiled = Verdict(goal, f"{max(seconds):.0f} s", "beside another", max(seconds) < COMPILE_SECONDS)
     goal = f"No kernel under {LOW:.0%} of its own limit"
     profiles = _rows(sections, "kernels")
     if not profiles:

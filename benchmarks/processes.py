@@ -11,10 +11,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Peer:
     """A process that prepares one run and then repeats it when asked."""
 
     def __init__(self, prepare: Prepare, settings: Mapping[str, Any]) -> None:
-        self._connection, theirs = _CONTEXT.Pipe()
+        self.connection, theirs = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(target=_serve, args=(theirs, prepare, dict(settings)))
         self._process.start()
         theirs.close()
@@ -68,16 +68,16 @@ class Peer:
 
     def take_turn(self, seconds: float) -> list[float]:
         """Seconds of each run of one block."""
-        self._connection.send(seconds)
+        self.connection.send(seconds)
         return list(self._receive())
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
         self._process.join()
 
     def _receive(self) -> Any:
         try:
-            answer = self._connection.recv()
+            answer = self.connection.recv()
         except EOFError:
             self._process.join()
             raise Failed(f"its process ended with code {self._process.exitcode}") from None
@@ -100,7 +100,12 @@ def run_block(run: Callable[[], Any], seconds: float, clock: Callable[[], float]
 
 def take_turns(prepare: Prepare, settings: Settings, protocol: Protocol) -> Found:
     """Make every peer ready; then, round after round, give each its block."""
-    with _ready(prepare, settings, protocol.starting) as (peers, found):
+    found = Found()
+    peers: dict[str, Peer] = {}
+    try:
+        for name, peer in _start(prepare, settings, protocol.starting, found):
+            peers[name] = peer
+        peers = {name: peers[name] for name in settings if name in peers}
         blocks: dict[str, list[list[float]]] = {name: [] for name in peers}
         start = time.perf_counter()
         for turn in range(protocol.warm_up + protocol.most):
@@ -110,37 +115,41 @@ def take_turns(prepare: Prepare, settings: Settings, protocol: Protocol) -> Foun
             done = turn + 1 - protocol.warm_up
             if done >= protocol.least and now - start + (now - began) > protocol.seconds:
                 break
-    found.times = {name: summarise(blocks[name][protocol.warm_up :]) for name in peers}
+        found.times = {name: summarise(blocks[name][protocol.warm_up :]) for name in peers}
+    finally:
+        for peer in peers.values():
+            peer.close()
     return found
 
 
 def ask(prepare: Prepare, settings: Settings, starting: int = 1) -> Found:
-    """What peers say when they are ready, each gone before the next begins: for work that has no runs to be timed."""
-    found, names = Found(), list(settings)
-    for at in range(0, len(names), starting):
-        some = {name: settings[name] for name in names[at : at + starting]}
-        with _ready(prepare, some, starting) as (_, partial):
-            found.facts |= partial.facts
-            found.failed |= partial.failed
+    """What peers say when they are ready, and no more of them: for work that has no runs to be timed."""
+    found = Found()
+    for _, peer in _start(prepare, settings, starting, found):
+        peer.close()
     return found
 
 
-@contextmanager
-def _ready(prepare: Prepare, settings: Settings, starting: int) -> Iterator[tuple[dict[str, Peer], Found]]:
-    peers: dict[str, Peer] = {}
-    found, names = Found(), list(settings)
+def _start(prepare: Prepare, settings: Settings, starting: int, found: Found) -> Iterator[tuple[str, Peer]]:
+    """Peers as they become ready, while no more than `starting` of them are on their way; the caller closes them."""
+    waiting = list(settings)
+    under_way: dict[Any, tuple[str, Peer]] = {}  # by connection
     try:
-        for at in range(0, len(names), starting):
-            some = names[at : at + starting]
-            peers |= {name: Peer(prepare, settings[name]) for name in some}
-            for name in some:
+        while waiting or under_way:
+            while waiting and len(under_way) < starting:
+                name = waiting.pop(0)
+                peer = Peer(prepare, settings[name])
+                under_way[peer.connection] = name, peer
+            for ready in wait(list(under_way)):
+                name, peer = under_way.pop(ready)
                 try:
-                    found.facts[name] = peers[name].facts()
+                    found.facts[name] = peer.facts()
                 except Failed as failure:
-                    _drop(name, failure, peers, found)
-        yield peers, found
+                    _drop(name, failure, {name: peer}, found)
+                    continue
+                yield name, peer
     finally:
-        for peer in peers.values():
+        for _, peer in under_way.values():
             peer.close()
 
 

@@ -37,8 +37,8 @@ PyTorch's variants without torch.compile.
 FORWARD = "In multiples of gfcompile's forward pass, with the spread: above 1 is slower than ours."
 
 COMPILE = """
-Of the steps above, two compilations at a time on the two cores, from the model in memory to the finished artifact. The
-library holds the code and no weights; the artifact adds those, graphs and reports.
+Of the steps above, from the model in memory to the finished artifact, while another peer made ready on the other core:
+alone it takes less. The library holds the code and no weights; the artifact adds those, graphs and reports.
 """.strip()
 
 MEMORY = """
