@@ -40,12 +40,8 @@ lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-bench: $(STAMP)  ## time the compiled step, and one layer's backward, against their peers (15 minutes, on a quiet machine)
-	$(PY) -m benchmarks.step_time
-	$(PY) -m benchmarks.step_time --model mobilenet_v2
-	$(PY) -m benchmarks.step_time --forward
-	$(PY) -m benchmarks.step_time --forward --model mobilenet_v2
-	$(PY) -m benchmarks.backward
+bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json and .md (20 minutes, on a quiet machine)
+	$(PY) -m benchmarks.suite
 
 bench-memory: $(STAMP)  ## planned memory against what PyTorch takes and keeps
 	$(PY) -m benchmarks.memory

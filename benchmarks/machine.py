@@ -29,6 +29,10 @@ class Limits:
         """The shortest time for this arithmetic and this many bytes, whichever takes longer."""
         return max(flops / self.flops, traffic / self.bandwidth)
 
+    def best(self, other: Limits) -> Limits:
+        """What the machine can do was at least what it did at either time."""
+        return Limits(max(self.flops, other.flops), max(self.bandwidth, other.bandwidth))
+
     def __str__(self) -> str:
         return f"{self.flops / 1e9:.0f} GFLOP/s, {self.bandwidth / 1e9:.1f} GB/s"
 

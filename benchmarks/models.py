@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -26,17 +28,36 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # with the edge of t
 }
 
 
-def make_task(model: str, batch: int, size: int | None, layers: int, r: int) -> Task:
-    """The same model, batch and plan for every peer; the plan is the compiler's own."""
-    make, usual = MODELS[model]
-    edge = size or usual
-    torch.manual_seed(0)
-    net = randomise_statistics(make(), 0)
+@dataclass(frozen=True)
+class Chosen:
+    """What is trained, by the compiler's own plan: names of parameters, and of the convolutions that are filtered."""
+
+    trained: tuple[str, ...]
+    filtered: tuple[str, ...]
+
+
+@cache
+def choose(model: str, size: int | None, layers: int, r: int) -> Chosen:
+    """Traces the model, which takes seconds; the batch size changes nothing."""
+    net, edge = _build(model, size)
+    request = Request(layers=layers, patches={"*": r})
+    job = Job(net, (torch.zeros(1, 3, edge, edge),), resolve_loss("cross_entropy"), request)
+    plan = make_plan(make_survey(job), request)
+    filtered = tuple(layer.name for layer in plan.trained if layer.r is not None)
+    return Chosen(tuple(sorted(plan.trained_parameters)), filtered)
+
+
+def make_task(model: str, batch: int, size: int | None, r: int, chosen: Chosen) -> Task:
+    """The same model, batch and plan for every peer."""
+    net, edge = _build(model, size)
     x = torch.randn(batch, 3, edge, edge)
     with torch.no_grad():
-        output = net.eval()(x[:1])
+        output = net(x[:1])
     labels = torch.randint(0, output.shape[1], (batch, *output.shape[2:]))
-    request = Request(layers=layers, patches={"*": r})
-    plan = make_plan(make_survey(Job(net, (x,), resolve_loss("cross_entropy"), request)), request)
-    filtered = tuple(layer.name for layer in plan.trained if layer.r is not None)
-    return Task(net, x, labels, plan.trained_parameters, filtered, r)
+    return Task(net, x, labels, frozenset(chosen.trained), chosen.filtered, r)
+
+
+def _build(model: str, size: int | None) -> tuple[nn.Module, int]:
+    make, usual = MODELS[model]
+    torch.manual_seed(0)
+    return randomise_statistics(make(), 0).eval(), size or usual

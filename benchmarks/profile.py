@@ -21,8 +21,9 @@ from tvm.s_tir import Schedule
 
 import gfcompile
 from benchmarks.machine import Limits, measure_limits
-from benchmarks.models import MODELS, make_task
+from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY
+from benchmarks.step_time import Setting
 from gfcompile.codegen.artifact import build
 from gfcompile.codegen.schedules.blocks import list_blocks
 from gfcompile.compiler import Analysis, Job, analyse
@@ -77,6 +78,17 @@ def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
     ]
 
 
+def profile_model(setting: Setting, exact: bool = False) -> tuple[list[Row], Limits]:
+    """The step that `step_time` measures; the limits are those of the same minute."""
+    chosen = choose(setting.model, setting.size, setting.layers, setting.r)
+    task = make_task(setting.model, setting.batch, setting.size, setting.r, chosen)
+    request = Request(layers=setting.layers, patches={"*": setting.r}, exact=exact)
+    optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
+    job = Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
+    rows = profile(analyse(job), task.x.numpy(), task.labels.numpy())
+    return rows, measure_limits()
+
+
 def table(rows: list[Row], limits: Limits, top: int) -> str:
     total = sum(row.seconds for row in rows)
     ideal = sum(row.limit(limits) for row in rows)
@@ -104,12 +116,8 @@ def main() -> None:
     parser.add_argument("--size", type=int)
     parser.add_argument("--exact", action="store_true")
     arguments = parser.parse_args()
-    task = make_task(arguments.model, arguments.batch, arguments.size, arguments.layers, arguments.r)
-    request = Request(layers=arguments.layers, patches={"*": arguments.r}, exact=arguments.exact)
-    optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
-    job = Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
-    limits = measure_limits()
-    rows = profile(analyse(job), task.x.numpy(), task.labels.numpy())
+    setting = Setting(arguments.model, arguments.batch, arguments.size, arguments.layers, arguments.r)
+    rows, limits = profile_model(setting, arguments.exact)
     print(table(rows, limits, arguments.top))
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_time [--model resnet18] [--batch 8] [--size 224] [--layers 4] [--r 2] [--forward]
 
-Each peer lives in a process of its own; all stay up and take turns, one step a round.
+Each peer lives in a process of its own; all stay up and take turns (`processes.py`). Times are medians of warm runs.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isclose
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
 import gfcompile
 from benchmarks.machine import describe_machine, machine_line
-from benchmarks.models import MODELS, make_task
+from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import FORWARD, LEARNING_RATE, MOMENTUM, STEPS, WEIGHT_DECAY, OneStep, Task
-from benchmarks.processes import Prepared, serve, take_turns
+from benchmarks.processes import Prepared, Protocol, take_turns
+from benchmarks.rounds import ratio
 
 PEERS = {
     "eager": "PyTorch eager, NCHW",
@@ -54,45 +55,66 @@ class Setting:
     forward: bool = False
 
 
-def measure(setting: Setting, repeats: int, peers: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Every peer's times in milliseconds, who failed, whose first loss differs."""
+def measure(
+    setting: Setting, protocol: Protocol, peers: tuple[str, ...] | None = None, artifacts: Path | None = None
+) -> dict[str, Any]:
+    """Every peer's times in milliseconds, who failed, whose first loss differs.
+
+    What gfcompile compiled is left in the folder `artifacts` and taken from there again: the forward pass, say, is
+    part of the same library as the step.
+    """
     names = peers or (FORWARD_PEERS if setting.forward else tuple(PEERS))
-    times, facts, failed = take_turns(
-        "benchmarks.step_time",
-        {name: {**asdict(setting), "peer": name} for name in names},
-        repeats,
-    )
-    rows = {name: _row([1e3 * value for value in values], facts[name]) for name, values in times.items()}
+    found = take_turns(prepare, {name: settings_of(name, setting, artifacts) for name in names}, protocol)
+    rows = {name: times | found.facts[name] for name, times in found.times.items()}
     losses = {name: row["loss"] for name, row in rows.items() if "loss" in row}
     first = next(iter(losses.values()), 0.0)
     other = [name for name, loss in losses.items() if not isclose(loss, first, rel_tol=SAME_LOSS)]
-    return {"setting": asdict(setting), "peers": rows, "failed": failed, "differs": other}
+    return {"setting": asdict(setting), "peers": rows, "failed": found.failed, "differs": other}
 
 
-def _row(milliseconds: list[float], facts: dict[str, Any]) -> dict[str, Any]:
-    return {"best_ms": min(milliseconds), "median_ms": median(milliseconds), "all_ms": milliseconds, **facts}
+def settings_of(peer: str, setting: Setting, artifacts: Path | None = None) -> dict[str, Any]:
+    chosen = choose(setting.model, setting.size, setting.layers, setting.r)
+    return {"peer": peer, "setting": setting, "chosen": chosen, "artifacts": artifacts}
 
 
-def fastest(report: dict[str, Any], peers: tuple[str, ...]) -> float:
-    """Median of the best of these peers."""
-    return min(report["peers"][name]["median_ms"] for name in peers if name in report["peers"])
+def fastest(report: Mapping[str, Any], peers: tuple[str, ...]) -> str | None:
+    """The name of the best of these peers that took part."""
+    there = [name for name in peers if name in report["peers"]]
+    return min(there, key=lambda name: report["peers"][name]["ms"], default=None)
 
 
 def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
     """The peer's step as a function without arguments."""
     torch.set_num_threads(os.cpu_count() or 1)
-    peer, setting = settings.pop("peer"), Setting(**settings)
-    task = make_task(setting.model, setting.batch, setting.size, setting.layers, setting.r)
+    peer, setting = settings["peer"], settings["setting"]
+    task = make_task(setting.model, setting.batch, setting.size, setting.r, settings["chosen"])
     if peer.startswith("gfcompile"):
-        return _gfcompile(task, setting, peer == "gfcompile_exact", scratch)
+        return _gfcompile(task, setting, peer == "gfcompile_exact", settings["artifacts"] or scratch)
     step: OneStep = (FORWARD if setting.forward else STEPS)[peer](task)
     first = step()
     return step, {} if setting.forward else {"loss": float(first)}
 
 
-def _gfcompile(task: Task, setting: Setting, exact: bool, scratch: Path) -> Prepared:
+def _gfcompile(task: Task, setting: Setting, exact: bool, folder: Path) -> Prepared:
+    facts_file, artifact = _compile_once(task, setting, exact, folder)
+    facts = json.loads(facts_file.read_text(encoding="utf-8"))
+    step = gfcompile.load(artifact, os.cpu_count())
+    x, labels = task.x.numpy(), task.labels.numpy()
+    if setting.forward:
+        return lambda: step.predict(x), facts
+    facts["loss"] = float(step.train(x, labels))
+    return lambda: step.train(x, labels), facts
+
+
+def _compile_once(task: Task, setting: Setting, exact: bool, folder: Path) -> tuple[Path, Path]:
+    """The artifact in `folder`, and a file with what is known of it; made unless it is there."""
+    edge = task.x.shape[-1]
+    name = f"{setting.model}_{setting.batch}_{edge}_{setting.layers}_{'exact' if exact else setting.r}"
+    facts_file, artifact = folder / f"{name}.json", folder / f"{name}_step"
+    if facts_file.exists():
+        return facts_file, artifact
     start = time.perf_counter()
-    step = gfcompile.compile(
+    gfcompile.compile(
         task.model,
         (task.x,),
         layers=setting.layers,
@@ -100,17 +122,15 @@ def _gfcompile(task: Task, setting: Setting, exact: bool, scratch: Path) -> Prep
         exact=exact,
         optimizer=gfcompile.SGD(MOMENTUM, WEIGHT_DECAY),
         lr=LEARNING_RATE,
-        out=scratch / "benchmark_step",
-        threads=os.cpu_count(),
+        out=artifact,
     )
-    facts: dict[str, Any] = {"compile_seconds": time.perf_counter() - start}
-    facts["artifact_bytes"] = sum(path.stat().st_size for path in (scratch / "benchmark_step").rglob("*"))
-    facts["library_bytes"] = (scratch / "benchmark_step" / "libstep.so").stat().st_size
-    x, labels = task.x.numpy(), task.labels.numpy()
-    if setting.forward:
-        return lambda: step.predict(x), facts
-    facts["loss"] = float(step.train(x, labels))
-    return lambda: step.train(x, labels), facts
+    facts = {
+        "compile_seconds": round(time.perf_counter() - start, 1),
+        "artifact_bytes": sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file()),
+        "library_bytes": (artifact / "libstep.so").stat().st_size,
+    }
+    facts_file.write_text(json.dumps(facts), encoding="utf-8")
+    return facts_file, artifact
 
 
 def table(report: dict[str, Any]) -> str:
@@ -121,12 +141,14 @@ def table(report: dict[str, Any]) -> str:
     size = setting["size"] or MODELS[setting["model"]][1]
     lines = [
         f"{what}, measured: {setting['model']}, batch {setting['batch']}, {size}x{size}{plan}.",
-        f"{'':34}{'median ms':>11}{'best ms':>10}{'x gfcompile':>13}",
+        f"{'':34}{'warm ms':>11}{'cold ms':>10}{'x gfcompile':>13}{'spread':>14}",
     ]
-    ours = rows["gfcompile"]["median_ms"] if "gfcompile" in rows else None
     for name, row in rows.items():
-        ratio = f"{row['median_ms'] / ours:13.2f}" if ours else ""
-        lines.append(f"{PEERS[name]:34}{row['median_ms']:11.1f}{row['best_ms']:10.1f}{ratio}")
+        times = ""
+        if "gfcompile" in rows:
+            found = ratio(row, rows["gfcompile"])
+            times = f"{found.value:13.2f}{f'{found.low:.2f}..{found.high:.2f}':>14}"
+        lines.append(f"{PEERS[name]:34}{row['ms']:11.1f}{row['cold_ms']:10.1f}{times}")
     lines += [f"{PEERS[name]} computes something else: its first loss differs" for name in report["differs"]]
     lines += [f"{PEERS[name]} was left out: {reason}" for name, reason in report["failed"].items()]
     return "\n".join(lines)
@@ -136,19 +158,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="resnet18")
     parser.add_argument("--size", type=int, help="edge of the images; default: the model's usual one")
-    for name, default in (("batch", 8), ("layers", 4), ("r", 2), ("repeats", 10)):
+    for name, default in (("batch", 8), ("layers", 4), ("r", 2), ("rounds", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--forward", action="store_true", help="the forward pass alone")
     parser.add_argument("--json", type=Path, help="also write the numbers, every single one, to this file")
     parser.add_argument("--only", nargs="+", choices=PEERS, help="time these peers alone")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        return serve(arguments.serve, prepare)
     chosen = {name: getattr(arguments, name) for name in ("model", "batch", "size", "layers", "r", "forward")}
     report = {
         "machine": describe_machine(),
-        **measure(Setting(**chosen), arguments.repeats, tuple(arguments.only) if arguments.only else None),
+        **measure(Setting(**chosen), Protocol(arguments.rounds, warm_up=2), tuple(arguments.only or ()) or None),
     }
     print(machine_line(report["machine"]))
     print(table(report))

@@ -16,6 +16,7 @@ from benchmarks import backward, profile, step_time
 from benchmarks.allocations import kept_bytes, peak_bytes
 from benchmarks.machine import Limits
 from benchmarks.memory_peers import FilteredConv2d, Task, filter_convolutions, measure, why_not
+from benchmarks.processes import Protocol
 from gfcompile import pipeline
 from gfcompile.compiler import Job, analyse
 from gfcompile.frontend.losses import resolve_loss
@@ -247,7 +248,7 @@ def test_profile_accounts_for_every_call() -> None:
 def test_step_time_of_a_small_setting(model: str, failed: dict[str, str]) -> None:
     """Peers start from the same loss; who cannot take part is said, and the table has a line for each."""
     peers = ("eager", "published_channels_last", "gfcompile")
-    report = step_time.measure(step_time.Setting(model, batch=2, size=32), 2, peers)
+    report = step_time.measure(step_time.Setting(model, batch=2, size=32), Protocol(2, 2), peers)
     assert report["failed"] == failed
     assert not report["differs"]
     assert report["peers"].keys() == set(peers) - failed.keys()
