@@ -1,7 +1,8 @@
-#define _DEFAULT_SOURCE
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "gf_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -30,8 +31,13 @@ void gf_set_error(const char *format, ...) {
 
 const char *gf_error_text(void) { return error_text; }
 
+/* Those this process may use: a thread without a core of its own should not wait awake. */
 int gf_online_cores(void) {
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef CPU_COUNT
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
+#endif
   return cores < 1 ? 1 : cores > GF_MAX_THREADS ? GF_MAX_THREADS : (int)cores;
 }
 

@@ -64,7 +64,7 @@ class Step:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], threads: int | None = None) -> Step:
-        """Load an artifact's folder; `threads` None takes all online cores."""
+        """Load an artifact's folder; `threads` None takes all cores the process may use."""
         return cls(folder, threads)
 
     def train(self, x: Any, y: Any, lr: float | None = None, seed: int | None = None) -> float:
