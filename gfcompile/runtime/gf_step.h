@@ -26,8 +26,8 @@ typedef struct gf_step gf_step;
 /* 64 hex digits; equals "build_id" of the manifest this library belongs to. */
 GF_API const char *gf_build_id(void);
 
-/* threads <= 0 takes all cores that the process may use. NULL on failure, see gf_error(). The state starts as zeros: fill it
- * through gf_step_tensor(). Results depend on the number of threads, never on how many cores really ran. */
+/* threads <= 0 takes all cores that the process may use. NULL on failure, see gf_error(). The state starts as zeros:
+ * fill it through gf_step_tensor(). Results do not depend on the number of threads, nor on which of them did what. */
 GF_API gf_step *gf_step_create(int threads);
 GF_API void gf_step_destroy(gf_step *step);
 GF_API int gf_step_threads(const gf_step *step);
