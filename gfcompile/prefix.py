@@ -222,7 +222,7 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _place(step: Step, node: fx.Node) -> str:
-    """The nearest thing below it that the user knows: a batch norm whose statistics it becomes, or a trained layer."""
+    """The nearest thing below it that has a name: the batch norm whose statistics it becomes, or a layer."""
     parameters = {
         each: value.name for each, value in zip(step.placeholders(), step.inputs, strict=True) if value.role in STATE
     }
@@ -235,9 +235,9 @@ def _place(step: Step, node: fx.Node) -> str:
             if each in buffers:
                 return buffers[each].rpartition(".")[0]
         for each in level:
-            trained = next((parameters[arg] for arg in each.all_input_nodes if arg in parameters), None)
-            if trained is not None and each is not node:
-                return f"before {trained.rpartition('.')[0]}"
+            name = next((parameters[arg] for arg in each.all_input_nodes if arg in parameters), None)
+            if name is not None and each is not node:
+                return f"before {name.rpartition('.')[0]}"
         level = list(dict.fromkeys(user for each in level for user in each.users if user not in seen))
         seen.update(level)
     return node.name

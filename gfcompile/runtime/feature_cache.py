@@ -254,7 +254,11 @@ def _samples_of(x: Any, missing: Array, asked: Array) -> Any:
         raise StepError(f"train: x is None, but sample {missing[0]} is not in the cache yet; pass the batch")
     _check_length("x", x, len(asked), "indices")
     places = np.array([int(np.argmax(asked == index)) for index in missing])
-    return tuple(part[places] for part in x) if isinstance(x, tuple) else x[places]
+    return tuple(_take(part, places) for part in x) if isinstance(x, tuple) else _take(x, places)
+
+
+def _take(part: Any, places: Array) -> Any:
+    return (part if hasattr(part, "shape") else np.asarray(part))[places]
 
 
 def _check_length(label: str, x: Any, count: int, of_what: str) -> None:
