@@ -52,6 +52,7 @@ def compile(
     train_affine: bool = False,
     calculus: bool = True,
     winograd: bool = True,
+    cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
     compat: str | None = None,
@@ -76,8 +77,9 @@ def compile(
     model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
     dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as
     published: the same gradients from more memory. `winograd=False` computes every convolution as its plain
-    sum: slower, with less scratch memory and a little less rounding. `debug` makes a slower step that checks the
-    memory around every buffer after every kernel, with the same results.
+    sum: slower, with less scratch memory and a little less rounding. `cache_prefix` adds what `step.open_cache` needs:
+    the frozen part of the network is then computed once a sample instead of once an epoch. `debug` makes a slower step
+    that checks the memory around every buffer after every kernel, with the same results.
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
@@ -110,6 +112,7 @@ def compile(
         fixed_mode=loaded.fixed_mode,
         calculus=calculus,
         winograd=winograd,
+        cache_prefix=cache_prefix,
         skeleton=loaded.onnx_skeleton,
     )
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")

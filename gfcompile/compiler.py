@@ -24,6 +24,7 @@ from gfcompile.frontend.survey import shared_names, survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.optimizers import SGD, Optimizer
 from gfcompile.plan import Layer, Plan, Request, make_plan
+from gfcompile.prefix import Prefix, find_prefix, split
 from gfcompile.step import Materialised, Refusal, Step
 from gfcompile.targets import Target, find_target
 
@@ -37,7 +38,8 @@ class Job:
     """What is to be compiled.
 
     Without `calculus`, gradient filtering as published: the same gradients, to compare. Without `winograd`, every
-    convolution as its plain sum: slower, with less scratch memory and a little less rounding.
+    convolution as its plain sum: slower, with less scratch memory and a little less rounding. With `cache_prefix`, two
+    more programs: what the frozen part computes of a sample, and the step on that.
     """
 
     module: nn.Module
@@ -49,12 +51,14 @@ class Job:
     fixed_mode: bool = False
     calculus: bool = True
     winograd: bool = True
+    cache_prefix: bool = False
     skeleton: bytes | None = None  # of a model that came as ONNX: its own file without the weights
 
 
 @dataclass
 class Analysis:
-    """Everything known before code is generated. `programs` has train, gradients and predict, in that order.
+    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and behind
+    them, if the job asks for a cache, features and train_features: train cut behind its frozen `prefix`.
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
@@ -69,6 +73,7 @@ class Analysis:
     scheduler: Scheduler
     state: StateTable
     comparisons: dict[str, Planned]
+    prefix: Prefix
     original: dict[str, Tensor]
     output: Any
     shared: dict[str, str]
@@ -188,6 +193,16 @@ def analyse(
         programs[name] = Planned(program, plan_arena(program))
         if name not in COMPARISONS:
             state.add(name, step)
+    prefix = find_prefix(steps["train"])
+    if job.cache_prefix:
+        for name, step in _cut(steps["train"], prefix).items():
+            progress(f"lowering: {name}")
+            if observe is not None:
+                observe(name, 0, "cut", step)
+            steps[name] = step
+            program = make_program(name, lower(step), step, scheduler)
+            programs[name] = Planned(program, plan_arena(program))
+            state.add(name, step)
     comparisons = {name: programs.pop(name) for name in COMPARISONS}
     return Analysis(
         job,
@@ -198,6 +213,7 @@ def analyse(
         scheduler,
         state,
         comparisons,
+        prefix,
         traced.original,
         traced.output,
         traced.shared,
@@ -210,6 +226,13 @@ def read_output(loss: Loss, output: Any) -> int | None:
         return None
     main = main_output(output)
     return next((index for index, part in enumerate(pytree.tree_leaves(output)) if part is main), None)
+
+
+def _cut(train: Step, prefix: Prefix) -> dict[str, Step]:
+    if prefix.refusal is not None:
+        raise UserError(f"--cache-prefix: nothing to cache: {prefix.refusal}")
+    features, rest = split(train, prefix)
+    return {"features": features, "train_features": rest}
 
 
 def _check_batch(inputs: tuple[Tensor, ...]) -> None:

@@ -15,6 +15,7 @@ class Role(StrEnum):
     """What a graph's input or output stands for."""
 
     INPUT = "input"
+    FEATURE = "feature"
     TARGET = "target"
     SAMPLE_WEIGHT = "sample_weight"
     SEED = "seed"
@@ -28,7 +29,8 @@ class Role(StrEnum):
     GRADIENT = "gradient"
 
 
-DOORS = (Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED)  # what the caller hands in, in this order
+# what the caller hands in, in this order; a step has inputs or, behind a frozen prefix, features
+DOORS = (Role.INPUT, Role.FEATURE, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED)
 STATE = frozenset({Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER})
 
 

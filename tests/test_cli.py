@@ -99,6 +99,11 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         (["--batchnorm", "off"], "--batchnorm 'off' is not known; use eval, train, frozen"),
         (["--compat", "old"], "--compat 'old' is not known; the only one is reference"),
         (["--train", "nothing*"], "--train nothing*: no layer has that name; `gfcompile inspect MODEL` lists them"),
+        (
+            ["--cache-prefix"],
+            "--cache-prefix: nothing to cache: no convolution is frozen before '0', which is trained; "
+            "train fewer layers, as in --layers 1",
+        ),
         (["--bogus"], "unrecognized arguments: --bogus; see gfcompile --help"),
     ],
 )
@@ -113,6 +118,13 @@ def test_what_is_left_out_reaches_the_job(model: str, option: str) -> None:
         arguments = compile_parser().parse_args([model, *SMALL, *given])
         job, _, _ = make_job(arguments, Screen(quiet=True, json=False))
         assert getattr(job, option) is wanted
+
+
+def test_the_prefix_cache_reaches_the_job(model: str) -> None:
+    for given, wanted in (["--cache-prefix"], True), ([], False):
+        job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *given]), Screen(quiet=True, json=False))
+        assert job.cache_prefix is wanted
+        assert job.skeleton is None
 
 
 def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
@@ -241,6 +253,10 @@ def test_dry_run_writes_only_the_dump(
     captured = capsys.readouterr()
     assert captured.out.startswith("input 4x3x16x16: from --input\n")
     assert "3 layers trained, 1 filtered, 0 refused" in captured.out  # the classifier is two linear layers
+    assert (
+        "\nfrozen prefix: 70 % of the step's multiply-adds, counted; its features are 2.00 KB as float32 or 1.00 KB as"
+        " float16 a sample; --cache-prefix compiles a step that can keep them\n"
+    ) in captured.out
     assert "dry run: no code was generated" in captured.out
     assert "tracing the forward pass" in captured.err
     assert [path.name for path in tmp_path.iterdir()] == ["graphs"]

@@ -248,6 +248,7 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
         loaded.fixed_mode,
         not args.no_calculus,
         not args.no_winograd,
+        args.cache_prefix,
         loaded.onnx_skeleton,
     )
     return job, loaded.name, source

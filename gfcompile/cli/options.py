@@ -223,6 +223,11 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         help="every convolution as its plain sum: slower, with less scratch memory and a little less rounding",
     )  # fmt: skip
     group.add_argument(
+        "--cache-prefix", action="store_true",
+        help="also compile what step.open_cache needs: the frozen part computed once a sample and kept on disk, later"
+        " epochs train on that; for samples without random augmentation",
+    )  # fmt: skip
+    group.add_argument(
         "--batchnorm", metavar="[NAME=]MODE", type=_batchnorm, action="append", default=[],
         help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated;"
         " frozen: eval, and the affine parameters stay too; for all or for those that NAME matches; may be repeated",

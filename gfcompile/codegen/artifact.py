@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import output_keys
 from gfcompile.layouts import WeightLayout
 from gfcompile.onnx_out.export import MODEL
+from gfcompile.prefix import fingerprint
 from gfcompile.report import write_report
 from gfcompile.step import DOORS, Role
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
 WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
+FEATURES_WRAPPER, FEATURES_FLAGS = ("feature_cache",), ("-DGF_FEATURES",)  # what a prefix cache adds
 ID_PLACE = "0" * 64
 GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit
 DEBUG_FLAGS = ("-g",)  # a debugger then knows the lines of the driver and the runtime
@@ -46,6 +49,7 @@ class Sources:
     driver: Path
     objects: list[Path]
     build_id: str
+    flags: tuple[str, ...] = ()  # for the runtime's C
 
 
 def check_destination(out: Path) -> None:
@@ -84,11 +88,11 @@ def build(
         folder.mkdir()
         sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed)
         progress("linking")
-        flags = DEBUG_FLAGS if debug else ()
+        flags = (*sources.flags, *(DEBUG_FLAGS if debug else ()))
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
         progress("writing the artifact")
         _write_tensors(analysis, folder)
-        _write_wrapper(folder)
+        _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
         for name, content in dumps.items():
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +130,7 @@ def write_sources(
     build_id = digest.hexdigest()
     driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
-    return Sources(driver, kernels.objects, build_id)
+    return Sources(driver, kernels.objects, build_id, FEATURES_FLAGS if "features" in analysis.programs else ())
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:
@@ -134,10 +138,10 @@ def _write_tensors(analysis: Analysis, folder: Path) -> None:
     save_file(analysis.state.constants, folder / CONSTANTS)
 
 
-def _write_wrapper(folder: Path) -> None:
+def _write_wrapper(folder: Path, modules: Sequence[str]) -> None:
     runtime = folder / "_runtime"
     runtime.mkdir()
-    for name in WRAPPER:
+    for name in modules:
         shutil.copyfile(RUNTIME / f"{name}.py", runtime / f"{name}.py")
     shutil.copyfile(RUNTIME / "artifact_init.py", folder / "__init__.py")
     shutil.copyfile(RUNTIME / "gf_step.h", folder / "gf_step.h")
@@ -178,6 +182,7 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
         },
         "inputs": inputs,
         "outputs": outputs,
+        **_features(analysis),
         "state": [_state_entry(entry) for entry in analysis.state.entries],
         "gradients": gradients,
         "state_dict": list(analysis.original),
@@ -201,6 +206,19 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
             "python": platform.python_version(),
         },
     }
+
+
+def _features(analysis: Analysis) -> dict[str, Any]:
+    """The values at the cut, with the batch as their first axis, and the fingerprint of what they depend on."""
+    if "features" not in analysis.programs:
+        return {}
+    step, batch = analysis.steps["features"], analysis.prefix.batch
+    tensors = []
+    for value, node in zip(step.outputs, step.results(), strict=True):
+        shape = _shape(node)["shape"]
+        rows = shape[1:] if shape[0] == batch else [math.prod(shape) // batch]
+        tensors.append({**_shape(node), "name": value.name, "role": str(value.role), "shape": [batch, *rows]})
+    return {"features": {"fingerprint": fingerprint(step, gfcompile.__version__), "tensors": tensors}}
 
 
 def _shape(node: torch.fx.Node) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The generated C: three functions that call the kernels in order over the arena and the state."""
+"""The generated C: a function a program, which calls its kernels in order over the arena and the state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ SIGNATURES = {
     "train": "const void *const *inputs, const float *lr, float *loss",
     "gradients": "const void *const *inputs, float *loss, void *const *gradients",
     "predict": "const void *const *inputs, void *const *outputs",
+    "features": "const void *const *inputs, void *const *features",
+    "train_features": "const void *const *inputs, const float *lr, float *loss",
 }
-ARRAYS = {Role.GRADIENT: "gradients", Role.OUTPUT: "outputs"}  # the caller's, in the order of the results
+UPDATING = ("train", "train_features")
+ARRAYS = {
+    Role.GRADIENT: "gradients",
+    Role.OUTPUT: "outputs",
+    Role.FEATURE: "features",
+}  # the caller's, in the order of the results
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ def write_driver(
         for call in planned.program.calls:
             symbol = kernels.symbols[planned.program.name][call.kernel]
             symbols[symbol] = len(call.inputs) + len(call.outputs)
-        context = (planned, state, kernels, doors)
+        elsewhere = Role.INPUT if planned.program.name == "train_features" else Role.FEATURE
+        context = (planned, state, kernels, [value for value in doors if value.role is not elsewhere])
         function = _GuardedFunction(*context, guard) if guard else (_TimedFunction if timed else _Function)(*context)
         bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
@@ -66,7 +74,7 @@ def write_driver(
 
 
 def _list_doors(programs: list[Planned]) -> list[Value]:
-    """What stands at each position of `inputs`: the model's inputs first, so that predict reads the same ones."""
+    """What stands at each position of `inputs`: the model's inputs, or features, first; then what predict lacks."""
     values = [buffer.value for planned in programs for buffer in planned.program.buffers]
     found = dict.fromkeys(value for value in values if value is not None and value.role in DOORS)
     return sorted(found, key=lambda value: DOORS.index(value.role))
@@ -84,7 +92,7 @@ class _Function:
         name = self.program.name
         lines = [*self._tables(), f"int gf_program_{name}(char *arena, void *const *state, {SIGNATURES[name]}) {{"]
         lines += ["  (void)arena; (void)state; (void)inputs;", "  int code;"]
-        if name == "train":
+        if name in UPDATING:
             lines.append("  (void)lr;")
         for index, call in enumerate(self.program.calls):
             lines += self._call(index, call)
@@ -133,7 +141,7 @@ class _Function:
         lines = []
         for position, (buffer, value) in enumerate(zip(self.program.results, self.program.outputs, strict=True)):
             is_there = buffer in self.placement.overwrites or self.placement.delivered.get(buffer) == position
-            if is_there or (value.role in STATE and self.program.name != "train"):
+            if is_there or (value.role in STATE and self.program.name not in UPDATING):
                 continue
             target = self._destination(position)
             lines.append(f"  memcpy({target}, {self._place(buffer)}, {self.program.buffers[buffer].bytes});")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # program.py asks for the order of what it has read
     from gfcompile.codegen.program import Call, Program
 
 BEAM = 8  # states kept at a step: wider beams found nothing better on the models of the tests
-_DATA = (Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT)
+_DATA = (Role.INPUT, Role.FEATURE, Role.TARGET, Role.SAMPLE_WEIGHT)
 
 
 def order_calls(program: Program) -> list[Call]:

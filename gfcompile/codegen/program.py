@@ -16,6 +16,7 @@ from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import ContractError
 from gfcompile.step import STATE, Role, Step, Value
 
+DELIVERED = (Role.GRADIENT, Role.OUTPUT, Role.FEATURE)  # results that the caller gets
 ALIGNMENT = 64  # bytes: of every slot of the arena
 IN_PLACE = ("sgd_update", "sgd_update_plain", "adam_update", "rmsprop_update")  # outputs overwrite the first inputs
 
@@ -84,7 +85,7 @@ class Program:
         produced = {buffer for call in self.calls for buffer in call.outputs}
         found: dict[int, int] = {}
         for position, (buffer, value) in enumerate(zip(self.results, self.outputs, strict=True)):
-            if buffer in produced and value.role in (Role.GRADIENT, Role.OUTPUT):
+            if buffer in produced and value.role in DELIVERED:
                 found.setdefault(buffer, position)  # a second wish for the same buffer is a copy
         return found
 

@@ -40,6 +40,8 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
     parts += ["## Memory", table(MEMORY_COLUMNS, memory_rows(report)), MEMORY_COLUMNS_MEAN]
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"], pictures)
+    if "prefix" in report:
+        parts += ["## Frozen prefix", "\n\n".join(line.strip() + "." for line in prefix_lines(report["prefix"]))]
     if "passes" in report:
         passes = [
             (row["program"], row["name"], str(len(row["sites"])), f"{row['seconds']:.3f}") for row in report["passes"]
@@ -99,6 +101,19 @@ def memory_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
         if "side_by_side" in memory:
             rows.append((words, *(in_bytes(memory["side_by_side"][name][key]) for name in LABELS)))
     return rows
+
+
+def prefix_lines(prefix: dict[str, Any]) -> list[str]:
+    """What computing the frozen part once a sample would save, and where that part ends before anything is trained."""
+    if prefix["refusal"]:
+        return [f"frozen prefix: nothing to cache: {prefix['refusal']}"]
+    sizes = " or ".join(f"{in_bytes(size)} as {kind}" for kind, size in prefix["bytes_a_sample"].items())
+    how = "step.open_cache keeps them" if prefix["compiled"] else "--cache-prefix compiles a step that can keep them"
+    lines = [
+        f"frozen prefix: {100 * prefix['share']:.0f} % of the step's multiply-adds, counted;"
+        f" its features are {sizes} a sample; {how}"
+    ]
+    return lines + [f"  it ends at '{row['where']}': {row['reason']}; {row['remedy']}" for row in prefix["endings"]]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

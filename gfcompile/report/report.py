@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gfcompile.plan import Layer, Plan, PlannedLayer
+from gfcompile.prefix import FORMATS
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
 from gfcompile.report.memory import live_bytes, make_memory, variants
@@ -30,6 +31,7 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
     refusals = [(refusal.layer, refusal.reason) for refusal in analysis.refusals]
     report = survey_report(analysis.layers, analysis.plan, refusals, analysis.job.example[0].shape)
     report["memory"] |= make_memory(analysis)
+    report["prefix"] = _prefix(analysis)
     report["loss"] = analysis.job.loss.name
     report["optimizer"] = {**analysis.job.optimizer.as_mapping(), "lr": analysis.job.lr}
     report["kernels"] = {name: len(planned.program.functions) for name, planned in analysis.programs.items()}
@@ -83,6 +85,22 @@ def survey_report(
         },
         "refusals": [{"layer": layer, "reason": reason} for layer, reason in reasons.items()],
         "versions": _versions(),
+    }
+
+
+def _prefix(analysis: Analysis) -> dict[str, Any]:
+    """What a cache of the frozen part's features saves, whether it was compiled or not."""
+    prefix = analysis.prefix
+    return {
+        "numbers_are": "counted",
+        "multiply_adds": prefix.multiply_adds,
+        "step_multiply_adds": prefix.step_multiply_adds,
+        "share": round(prefix.share, 4),
+        "bytes_a_sample": {kind: prefix.bytes_a_sample(kind) for kind in FORMATS},
+        "features": [[int(size) for size in node.meta["val"].shape] for node in prefix.features],
+        "endings": [dataclasses.asdict(ending) for ending in prefix.endings],
+        "refusal": prefix.refusal,
+        "compiled": analysis.job.cache_prefix,
     }
 
 

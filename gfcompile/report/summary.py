@@ -14,6 +14,7 @@ from gfcompile.report.page import (
     layer_rows,
     memory_rows,
     optimizer_words,
+    prefix_lines,
 )
 from gfcompile.report.units import in_bytes
 
@@ -30,6 +31,8 @@ def summary_text(report: dict[str, Any]) -> str:
     if "optimizer" in report:
         kept = in_bytes(report["memory"]["totals"]["optimizer_state"])
         parts.append(f"loss {report['loss']}; {optimizer_words(report['optimizer'])}; optimizer state {kept}")
+    if "prefix" in report:
+        parts.append("\n".join(prefix_lines(report["prefix"])))
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"])
     return "\n\n".join(parts)

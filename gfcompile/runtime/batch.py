@@ -14,7 +14,7 @@ from .tensorfile import Array
 
 @dataclass(frozen=True)
 class Slot:
-    """One input of the compiled step, and the word the user knows it by (`x`, `y`, or `x[1]`)."""
+    """One input of the compiled step, and the word the user knows it by (`x`, `y`, `features`, or `x[1]`)."""
 
     label: str
     role: str
@@ -23,49 +23,61 @@ class Slot:
     staging: Array
 
 
-class Door:
-    """Turns what a user passes into the arrays that the library reads."""
+LABELS = {"input": "x", "feature": "features", "target": "y"}
+WITHOUT_TARGET = ("predict", "features")
 
-    def __init__(self, manifest: dict[str, Any]) -> None:
+
+class Door:
+    """Turns what a user passes into the arrays that the library reads.
+
+    With `features`, those stand in place of the model's inputs.
+    """
+
+    def __init__(self, manifest: dict[str, Any], features: bool = False) -> None:
+        self.samples_are = "feature" if features else "input"
         self.batch: int = manifest["batch"]
         self.loss: dict[str, Any] = manifest["loss"]
         self.batchnorm: str = manifest["batchnorm"]
         specs = manifest["inputs"]
+        if features:
+            specs = manifest["features"]["tensors"] + [spec for spec in specs if spec["role"] != "input"]
         roles = [spec["role"] for spec in specs]
         self.slots: list[Slot] = []
         for index, spec in enumerate(specs):
             role, shape = spec["role"], tuple(spec["shape"])
-            label = {"input": "x", "target": "y"}.get(role, role)
+            label = LABELS.get(role, role)
             if roles.count(role) > 1:
                 label += f"[{roles[:index].count(role)}]"
             self.slots.append(Slot(label, role, shape, spec["dtype"], aligned_empty(shape, spec["dtype"])))
 
     def stage(self, call: str, x: Any, y: Any = None, seed: int = 0) -> tuple[list[Array], int]:
-        """Arrays in the manifest's order, and the number of real samples. Predict looks at `x` alone."""
-        found = self._distribute(call, "input", "x", x)
-        if call != "predict":
-            found += self._distribute(call, "target", "y", y)
+        """Arrays in the manifest's order, and the number of real samples. Predict and features look at `x` alone."""
+        found = self._distribute(call, self.samples_are, x)
+        trains = call not in WITHOUT_TARGET
+        if trains:
+            found += self._distribute(call, "target", y)
         checked = {slot.label: self._check(call, slot, value) for slot, value in found}
         counts = {label: len(array) for label, array in checked.items()}
         (first, samples), *others = counts.items()
         for label, count in others:
             if count != samples:
                 raise StepError(f"{call}: {first} has {samples} samples and {label} has {count}; pass equally many")
-        if samples < self.batch and call != "predict":
+        if samples < self.batch and trains:
             self._check_padding(call, samples)
         staged = []
         for slot in self.slots:
             if slot.label in checked:
                 staged.append(_fill(slot, checked[slot.label]))
-            elif slot.role == "sample_weight" and call != "predict":
+            elif slot.role == "sample_weight" and trains:
                 slot.staging[...] = np.arange(self.batch) < samples
                 staged.append(slot.staging)
-            elif slot.role == "seed" and call != "predict":
+            elif slot.role == "seed" and trains:
                 slot.staging[...] = seed
                 staged.append(slot.staging)
         return staged, samples
 
-    def _distribute(self, call: str, role: str, label: str, value: Any) -> list[tuple[Slot, Any]]:
+    def _distribute(self, call: str, role: str, value: Any) -> list[tuple[Slot, Any]]:
+        label = LABELS[role]
         slots = [slot for slot in self.slots if slot.role == role]
         values = value if isinstance(value, tuple) else () if value is None else (value,)
         if len(values) != len(slots):

@@ -173,16 +173,23 @@ static int end(int code, const char *call) {
   return code;
 }
 
-int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss) {
+/* gf_program_train, or the same on features. */
+typedef int (*update_t)(char *, void *const *, const void *const *, const float *, float *);
+
+static int update(gf_step *step, update_t program, const void *const *inputs, float lr, float *loss, const char *call) {
   _Alignas(GF_ALIGNMENT) float rate = lr, value = 0;
   if (!(lr >= 0) || isinf(lr)) {
-    gf_set_error("gf_step_train: the learning rate must be finite and not negative");
+    gf_set_error("%s: the learning rate must be finite and not negative", call);
     return -1;
   }
-  if (begin(step, inputs, "gf_step_train")) return -1;
-  int code = end(gf_program_train(step->arena, step->state, inputs, &rate, &value), "gf_step_train");
+  if (begin(step, inputs, call)) return -1;
+  int code = end(program(step->arena, step->state, inputs, &rate, &value), call);
   if (loss) *loss = value;
   return code;
+}
+
+int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss) {
+  return update(step, gf_program_train, inputs, lr, loss, "gf_step_train");
 }
 
 int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
@@ -197,6 +204,17 @@ int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outpu
   if (begin(step, inputs, "gf_step_predict")) return -1;
   return end(gf_program_predict(step->arena, step->state, inputs, outputs), "gf_step_predict");
 }
+
+#ifdef GF_FEATURES
+int gf_step_features(gf_step *step, const void *const *inputs, void *const *features) {
+  if (begin(step, inputs, "gf_step_features")) return -1;
+  return end(gf_program_features(step->arena, step->state, inputs, features), "gf_step_features");
+}
+
+int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, float *loss) {
+  return update(step, gf_program_train_features, inputs, lr, loss, "gf_step_train_features");
+}
+#endif
 
 void gf_program_share(char *workspace, size_t bytes) { gf_pool_share(workspace, bytes); }
 

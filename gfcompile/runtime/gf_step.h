@@ -45,6 +45,12 @@ GF_API int gf_step_train(gf_step *step, const void *const *inputs, float lr, flo
 GF_API int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients);
 GF_API int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs);
 
+/* Only in libraries that were compiled with a prefix cache. gf_step_features computes what the frozen part of the
+ * network makes of the inputs of role "input", in the order of the manifest's features; gf_step_train_features is
+ * gf_step_train with the features in place of those inputs. The first is the same in every epoch, so keep it. */
+GF_API int gf_step_features(gf_step *step, const void *const *inputs, void *const *features);
+GF_API int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, float *loss);
+
 /* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch a thread. */
 GF_API size_t gf_step_arena_bytes(void);
 GF_API size_t gf_step_state_bytes(void);

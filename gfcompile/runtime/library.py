@@ -13,6 +13,7 @@ import numpy as np
 from .errors import StepError
 from .tensorfile import Array
 
+OPTIONAL = ("gf_step_features", "gf_step_train_features")  # of a step compiled for a prefix cache
 ALIGNMENT = 64  # the kernels load whole vectors: gf_step.h
 
 
@@ -79,6 +80,15 @@ class Library:
     def predict(self, handle: int, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._check(self._c.gf_step_predict(handle, _pointers(inputs), _pointers(outputs)), "predict")
 
+    def features(self, handle: int, inputs: Sequence[Array], features: Sequence[Array]) -> None:
+        self._check(self._c.gf_step_features(handle, _pointers(inputs), _pointers(features)), "features")
+
+    def train_features(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
+        loss = ctypes.c_float()
+        code = self._c.gf_step_train_features(handle, _pointers(inputs), lr, ctypes.byref(loss))
+        self._check(code, "train_features")
+        return loss.value
+
     def _build_id(self) -> str:
         return str(self._c.gf_build_id().decode("ascii", "replace"))
 
@@ -123,11 +133,15 @@ def _open(path: Path) -> ctypes.CDLL:
         "gf_step_train": (integer, [step, pointers, ctypes.c_float, loss]),
         "gf_step_gradients": (integer, [step, pointers, loss, pointers]),
         "gf_step_predict": (integer, [step, pointers, pointers]),
+        "gf_step_features": (integer, [step, pointers, pointers]),
+        "gf_step_train_features": (integer, [step, pointers, ctypes.c_float, loss]),
     }
     for name, (result, arguments) in signatures.items():
         try:
             function = getattr(library, name)
         except AttributeError as error:
+            if name in OPTIONAL:
+                continue
             raise StepError(f"'{path}': has no function {name}; recompile the artifact") from error
         function.restype, function.argtypes = result, arguments
     return library

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .library import Library, aligned_empty
 from .manifest import AGAIN, CONSTANTS, WEIGHTS, check_file, read_manifest, read_tensors
 from .state import State, StateArray, fits, physical_shape, unpack
 from .tensorfile import Array
+
+if TYPE_CHECKING:
+    from .feature_cache import FeatureCache  # ships only where it was asked for
 
 _steps: weakref.WeakSet[Step] = weakref.WeakSet()
 
@@ -51,6 +54,8 @@ class Step:
         self._library = Library(self._folder / manifest["library"], manifest["build_id"])
         self._check_state_table()
         self._door = Door(manifest)
+        if "features" in manifest:
+            self._features_door = Door(manifest, features=True)
         self._frozen_key: str | None = None
         self._lock = threading.Lock()
         self._handle = self._library.create(count)
@@ -104,6 +109,34 @@ class Step:
             self._library.gradients(handle, inputs, physical)
         pairs = zip(entries.items(), physical, strict=True)
         return {name: unpack(entry, array) for (name, entry), array in pairs}
+
+    def features(self, x: Any) -> tuple[Array, ...]:
+        """What the frozen part of the network computes of up to a batch of samples: the same in every epoch."""
+        specs = self._features("features")["tensors"]
+        found = [aligned_empty(spec["shape"], spec["dtype"]) for spec in specs]
+        with self._lock:
+            handle = self._open()
+            inputs, samples = self._door.stage("features", x)
+            self._library.features(handle, inputs, found)
+        return tuple(array[:samples] for array in found)
+
+    def train_features(self, features: Any, y: Any, lr: float | None = None, seed: int | None = None) -> float:
+        """`train` on what `features` gave for the samples: only the part behind the frozen one is computed."""
+        self._features("train_features")
+        rate = self._lr if lr is None else _learning_rate(lr)
+        with self._lock:
+            handle = self._open()
+            inputs, _ = self._features_door.stage("train_features", features, y, self._seed(seed))
+            loss = self._library.train_features(handle, inputs, rate)
+            self.steps += 1
+        return loss
+
+    def open_cache(self, folder: str | os.PathLike[str], samples: int, dtype: str = "float32") -> FeatureCache:
+        """The features of `samples` samples in files of this folder, as far as known; made if there is none yet."""
+        self._features("open_cache")
+        from .feature_cache import FeatureCache
+
+        return FeatureCache(self, folder, samples, dtype)
 
     def state_dict(self) -> dict[str, Array]:
         """Every entry of the untouched model in its order, for `model.load_state_dict(..., strict=True)`."""
@@ -177,6 +210,11 @@ class Step:
         if not self._handle:
             raise StepError("this step is closed; load the artifact again")
         return self._handle
+
+    def _features(self, call: str) -> dict[str, Any]:
+        if "features" not in self.manifest:
+            raise StepError(f"{call}: this step was compiled without it; recompile with --cache-prefix")
+        return dict(self.manifest["features"])
 
     def _seed(self, seed: Any) -> int:
         if seed is None:

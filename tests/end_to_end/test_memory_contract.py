@@ -33,6 +33,7 @@ from tests.runtime.harness import build_program, write_arrays
 
 pytestmark = pytest.mark.slow
 
+CACHED = "separable"  # is compiled with its frozen prefix cut off as well
 NETS = {"squeeze_excite": "train", "separable": "eval"}  # residual as ResNet, depthwise as MobileNet; with batch norms
 BUILDS = ["release", "debug"]
 THREADS, STEPS = 3, 100
@@ -52,6 +53,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
         for kind in BUILDS:
             out = folder / f"{net}_{kind}_step"
             options = {"layers": 2, "r": 2, "lr": 0.05, "momentum": 0.9, "batchnorm": batchnorm}
+            options["cache_prefix"] = net == CACHED
             gfcompile.compile(ZOO[net](), batch_of(net, 0)[0], out=out, debug=kind == "debug", **options).close()
             made[net, kind] = out
     return made
@@ -66,6 +68,7 @@ class Counted:
 
     requests: dict[str, list[tuple[str, int]]]
     losses: list[float]
+    cached_losses: list[float]
 
     def asked(self, phase: str) -> list[tuple[str, int]]:
         return [(call, count) for call, count in self.requests[phase] if call != "pages"]
@@ -92,23 +95,23 @@ def counted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, Counted]:
     """An artifact, and what a process of its own saw of it."""
-    artifact = artifacts["separable", request.param]
+    artifact = artifacts[CACHED, request.param]
     with Step.load(artifact) as step:
-        arrays = write_arrays(step, *batch_of("separable", 1), tmp_path_factory.mktemp("arrays") / "arrays")
+        arrays = write_arrays(step, *batch_of(CACHED, 1), tmp_path_factory.mktemp("arrays") / "arrays")
     program, shim = counter
     command = [str(program), str(artifact / "libstep.so"), str(arrays), str(THREADS), str(STEPS)]
     environment = {**os.environ, "LD_PRELOAD": str(shim)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     requests: dict[str, list[tuple[str, int]]] = {}
-    losses = []
+    losses: dict[str, list[float]] = {"loss": [], "cached_loss": []}
     for line in done.stdout.splitlines():
         phase, *rest = line.split()
-        if phase == "loss":
-            losses.append(float.fromhex(rest[0]))
+        if phase in losses:
+            losses[phase].append(float.fromhex(rest[0]))
         else:
             requests.setdefault(phase, []).append((rest[0], int(rest[1])))
-    return artifact, Counted(requests, losses)
+    return artifact, Counted(requests, losses["loss"], losses["cached_loss"])
 
 
 def test_the_library_takes_what_was_planned(counted: tuple[Path, Counted]) -> None:
@@ -129,7 +132,9 @@ def test_the_library_takes_what_was_planned(counted: tuple[Path, Counted]) -> No
     assert sum(of_threads) < 4096 * THREADS  # the C library's, for the threads' locals
 
 
-@pytest.mark.parametrize("phase", ["train", "gradients", "predict", "refused", "elsewhere"])
+@pytest.mark.parametrize(
+    "phase", ["train", "gradients", "predict", "features", "train_features", "refused", "elsewhere"]
+)
 def test_no_step_allocates(counted: tuple[Path, Counted], phase: str) -> None:
     """The first step included, on all threads, and from a thread that did not create the step."""
     _, found = counted
@@ -140,8 +145,9 @@ def test_no_step_allocates(counted: tuple[Path, Counted], phase: str) -> None:
 def test_the_counted_steps_did_train(counted: tuple[Path, Counted]) -> None:
     artifact, found = counted
     with Step.load(artifact, THREADS) as step:
-        expected = [step.train(*batch_of("separable", 1), lr=0.05) for _ in range(STEPS)]
+        expected = [step.train(*batch_of(CACHED, 1), lr=0.05) for _ in range(STEPS)]
     assert found.losses == expected
+    assert found.cached_losses == expected
     assert expected[-1] < expected[0]
 
 
@@ -177,6 +183,10 @@ def test_a_debug_build_gives_the_same_bits(artifacts: dict[tuple[str, str], Path
                 name: array.tobytes() for name, array in expected.items()
             }
             assert debug.train(x, y) == release.train(x, y)
+            if net == CACHED:
+                features = release.features(x)
+                assert [part.tobytes() for part in debug.features(x)] == [part.tobytes() for part in features]
+                assert debug.train_features(features, y) == release.train_features(features, y)
             assert debug.predict(x).tobytes() == release.predict(x).tobytes()
         after, wanted = debug.state_dict(), release.state_dict()
         assert [after[name].tobytes() for name in wanted] == [array.tobytes() for array in wanted.values()]

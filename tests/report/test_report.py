@@ -15,6 +15,8 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.report import make_report, write_report
 from gfcompile.report.arena_picture import Box, draw_arena
+from gfcompile.report.page import prefix_lines, render_page
+from gfcompile.report.summary import summary_text
 from gfcompile.report.units import in_bytes, in_flops
 from tests.models.zoo import INPUTS, ZOO
 
@@ -66,6 +68,26 @@ def test_memory(analysis: Analysis, report: dict[str, Any]) -> None:
     assert memory["scratch_bytes_a_thread"] == analysis.scratch_bytes
     for row in memory["saved"]:
         assert set(row) == {"node", "layer", "kind", "shape", "dtype", "bytes", "why", "remedy"}
+
+
+def test_the_frozen_prefix(analysis: Analysis, report: dict[str, Any]) -> None:
+    """What a cache would save is always said."""
+    prefix = report["prefix"]
+    assert (prefix["numbers_are"], prefix["compiled"], prefix["refusal"]) == ("counted", False, None)
+    assert prefix["share"] == round(prefix["multiply_adds"] / prefix["step_multiply_adds"], 4)
+    assert prefix["features"] == [list(node.meta["val"].shape) for node in analysis.prefix.features]
+    assert prefix["bytes_a_sample"]["float32"] == 2 * prefix["bytes_a_sample"]["float16"]
+    (line,) = prefix_lines(prefix)
+    assert line in summary_text(report)
+    assert line in render_page(report)
+    assert "step.open_cache keeps them" in prefix_lines({**prefix, "compiled": True})[0]
+    ending = {"where": "bn1", "reason": "'mean' mixes the samples of a batch", "remedy": "use another"}
+    assert prefix_lines({**prefix, "endings": [ending]})[1] == (
+        "  it ends at 'bn1': 'mean' mixes the samples of a batch; use another"
+    )
+    assert prefix_lines({**prefix, "refusal": "there is nothing"}) == [
+        "frozen prefix: nothing to cache: there is nothing"
+    ]
 
 
 def test_passes_and_versions(report: dict[str, Any]) -> None:

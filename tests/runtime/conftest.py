@@ -62,6 +62,15 @@ def manifest() -> dict[str, Any]:
     }  # fmt: skip
 
 
+FEATURES = {
+    "fingerprint": "f" * 64,
+    "tensors": [
+        {"name": "feature0", "role": "feature", "shape": [4, 2], "dtype": "float32"},
+        {"name": "feature1", "role": "feature", "shape": [4], "dtype": "int64"},
+    ],
+}
+
+
 def build_id_of(defines: tuple[str, ...]) -> str:
     return hashlib.sha256(" ".join(defines).encode()).hexdigest()
 
@@ -97,6 +106,8 @@ def build(library: Callable[..., Path], tmp_path: Path) -> Build:
         if "LABELS" in defines:
             content["inputs"][1] = {"name": "target", "role": "target", "shape": [4], "dtype": "int64"}
             content["loss"] = {"name": "cross_entropy", "per_sample": True, "classes": 3}
+        if "GF_FEATURES" in defines:
+            content = {"features": FEATURES, **content}
         shutil.copy(library(*defines), folder / "libstep.so")
         tensorfile.write(folder / "weights.safetensors", weights(seed))
         tensorfile.write(folder / "constants.safetensors", {"scale": np.array([1.5], np.float32)})

@@ -17,7 +17,7 @@
 
 static __typeof__(&watch_begin) begin;
 static __typeof__(&watch_end) end;
-static arrays inputs, gradients, outputs;
+static arrays inputs, gradients, outputs, features, cached;
 static gf_step *step;
 static int threads, steps;
 static float losses[1000];
@@ -58,6 +58,16 @@ static void differentiate(void) {
 static void predict(void) {
   for (int i = 0; i < steps; ++i)
     if (gf.gf_step_predict(step, inputs_of(&inputs), outputs.blocks)) fail(gf.gf_error());
+}
+
+static void compute_features(void) {
+  for (int i = 0; i < steps; ++i)
+    if (gf.gf_step_features(step, inputs_of(&inputs), features.blocks)) fail(gf.gf_error());
+}
+
+static void train_on_features(void) {
+  for (int i = 0; i < steps; ++i)
+    if (gf.gf_step_train_features(step, inputs_of(&cached), 0.05f, &losses[i])) fail(gf.gf_error());
 }
 
 static void be_refused(void) {
@@ -103,6 +113,8 @@ int main(int count, char **words) {
   inputs = read_arrays(words[2], "input");
   gradients = read_arrays(words[2], "gradient");
   outputs = read_arrays(words[2], "output");
+  features = read_arrays(words[2], "feature");
+  cached = read_arrays(words[2], "cached");
   arrays state = read_arrays(words[2], "state");
   threads = atoi(words[3]);
   watch("create", create);
@@ -117,6 +129,12 @@ int main(int count, char **words) {
   watch("gradients", differentiate);
   watch("predict", predict);
   watch("refused", be_refused);
+  if (gf.gf_step_features) {
+    watch("features", compute_features);
+    load_state(step, &state); /* from the start again: the losses must be those of `train` */
+    watch("train_features", train_on_features);
+    for (int i = 0; i < steps; ++i) printf("cached_loss %a\n", losses[i]);
+  }
   pthread_t thread;
   pthread_create(&thread, NULL, from_another_thread, NULL);
   pthread_join(thread, NULL);

@@ -31,7 +31,11 @@ def write_arrays(step: Step, x: Any, y: Any, folder: Path) -> Path:
     entries = [step._state.entry("parameter", name) for name in manifest["gradients"]]
     gradients = [np.zeros(physical_shape(entry), entry["dtype"]) for entry in entries]
     outputs = [np.zeros(spec["shape"], spec["dtype"]) for spec in manifest["outputs"]]
-    for name, arrays in {"state": states, "input": inputs, "gradient": gradients, "output": outputs}.items():
+    blocks = {"state": states, "input": inputs, "gradient": gradients, "output": outputs}
+    if "features" in manifest:
+        features = step.features(x)
+        blocks |= {"feature": features, "cached": step._features_door.stage("train_features", features, y)[0]}
+    for name, arrays in blocks.items():
         for index, array in enumerate(arrays):
             (folder / f"{name}{index}").write_bytes(array.tobytes())
     return folder

@@ -3,6 +3,7 @@
  *
  * -DLABELS   the target is int64 class indices, taken as one-hot rows
  * -DGREEDY   the scratch is planned too small
+ * -DGF_FEATURES   with a frozen part whose features are x and, as int64, a number that tells whose x it is
  * x[0][0] of 777 makes a parallel task fail with code 3, 778 makes it overrun its workspace. */
 #include <stdint.h>
 #include <string.h>
@@ -132,3 +133,23 @@ int gf_program_gradients(char *arena, void *const *state, const void *const *inp
 int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs) {
   return forward(arena, state, inputs[0], outputs[0]);
 }
+
+#ifdef GF_FEATURES
+static int64_t tag(const float *x) { return (int64_t)(1000 * x[0]); }
+
+int gf_program_features(char *arena, void *const *state, const void *const *inputs, void *const *features) {
+  const float *x = inputs[0];
+  (void)arena, (void)state;
+  memcpy(features[0], x, N * I * 4);
+  for (int n = 0; n < N; ++n) ((int64_t *)features[1])[n] = tag(x + n * I);
+  return 0;
+}
+
+int gf_program_train_features(char *arena, void *const *state, const void *const *inputs, const float *lr,
+                              float *loss) {
+  const void *rest[] = {inputs[0], inputs[2], inputs[3]};
+  for (int n = 0; n < N; ++n)
+    if (((const int64_t *)inputs[1])[n] != tag((const float *)inputs[0] + n * I)) return 5; /* rows of two samples */
+  return gf_program_train(arena, state, rest, lr, loss);
+}
+#endif

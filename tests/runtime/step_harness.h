@@ -1,7 +1,8 @@
 /* A compiled step in a C program: the library opened as ctypes opens it, the arrays of its calls read from files.
  *
  * dlopen matters: only then are a thread's locals allocated late. FOLDER holds the raw bytes of the state in the
- * library's own layout (state0, state1, ...), of the inputs, and blocks to write to (gradient0, ..., output0, ...). */
+ * library's own layout (state0, state1, ...), of the inputs, and blocks to write to (gradient0, ..., output0, ...); with a prefix cache
+ * also the features (feature0, ...) and the inputs of a step on them (cached0, ...). */
 #ifndef STEP_HARNESS_H
 #define STEP_HARNESS_H
 
@@ -16,9 +17,11 @@
   X(gf_error) X(gf_build_id) X(gf_step_create) X(gf_step_destroy) X(gf_step_threads) X(gf_step_set_threads)        \
   X(gf_step_tensor_count) X(gf_step_tensor_bytes) X(gf_step_tensor) X(gf_step_train) X(gf_step_gradients)          \
   X(gf_step_predict) X(gf_step_arena_bytes) X(gf_step_state_bytes) X(gf_step_scratch_bytes)
+#define OPTIONAL(X) X(gf_step_features) X(gf_step_train_features) /* NULL without a prefix cache */
 #define MEMBER(name) __typeof__(&name) name;
 static struct {
   API(MEMBER)
+  OPTIONAL(MEMBER)
 } gf;
 
 static inline void fail(const char *what) {
@@ -36,6 +39,9 @@ static inline void open_library(const char *path) {
 #define FIND(name) \
   if (!(gf.name = (__typeof__(&name))dlsym(library, #name))) fail("the library lacks " #name);
   API(FIND)
+#undef FIND
+#define FIND(name) gf.name = (__typeof__(&name))dlsym(library, #name);
+  OPTIONAL(FIND)
 #undef FIND
 }
 
