@@ -28,10 +28,10 @@ KINDS = (  # a fused kernel is named for all its operators: the first of these i
     "update",
 )
 REASONS = {  # by kind: why it cannot be faster, or what would make it so
-    "depthwise_conv2d": "large kernels: pixels that neighbouring outputs share spill from 16 registers to the stack, and"
-    " the rows under a kernel exceed the first-level cache; the padded copy comes on top",
-    "matmul": "the last linear layer of few samples: sums run along the weight's contiguous axis, so each output ends in"
-    " a sum over lanes",
+    "depthwise_conv2d": "large kernels: pixels that neighbouring outputs share spill from 16 registers to the stack,"
+    " and the rows under a kernel exceed the first-level cache; the padded copy comes on top",
+    "matmul": "the last linear layer of few samples: sums run along the weight's contiguous axis, so each output ends"
+    " in a sum over lanes",
     "channel_mix": "few channels on few patches: summing and turning the weights takes longer than the product",
     "log_softmax": "a few rows of logits: handing work to a second thread takes longer than the work",
 }
