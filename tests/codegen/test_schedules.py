@@ -207,7 +207,7 @@ OWN = [
     ("winograd", kernel(lambda x, w: kernels.winograd_conv2d(x, w, (1, 1), 4), (1, 8, 8, 16), (1, 3, 3, 16, 16))),
     ("outer", kernel(lambda g, x: kernels.conv2d_weight_grad(g, x, (3, 3), *PAIRS, 1, 16), *[(4, 12, 12, 16)] * 2)),
     ("depthwise", kernel(lambda x, w: kernels.depthwise_conv2d(x, w, *PAIRS), (1, 8, 8, 16), (3, 3, 1, 16))),
-    ("gemm", kernel(lambda g, x: kernels.conv2d_weight_grad(g, x, (3, 3), *PAIRS, 1, 16), *[(1, 8, 8, 16)] * 2)),
+    ("outer", kernel(lambda g, x: kernels.conv2d_weight_grad(g, x, (3, 3), *PAIRS, 1, 16), *[(1, 8, 8, 16)] * 2)),
     ("gemm", kernel(lambda g, x: kernels.channel_mix_weight(g, x, 1, (3, 3), 16), *[(1, 4, 4, 16)] * 2)),
     ("reduction", kernel(lambda x: kernels.patch_mean(x, (2, 4, 0, 0, 8), (2, 4, 0, 0, 8)), (1, 8, 8, 16))),
     (

@@ -168,7 +168,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
 
 def write_target(path: Path, link: str) -> str:
     path.write_text(
-        'description = "no linker"\nlanes = 8\nregisters = 16\ncores = 2\n'
+        'description = "no linker"\nlanes = 8\nregisters = 16\ncores = 2\ncache_kib = 512\n'
         f'link = ["{link}"]\n[tvm]\nkind = "llvm"\nmtriple = "x86_64-linux-gnu"\nmcpu = "x86-64-v3"\n'
     )
     return str(path)
