@@ -40,7 +40,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json and .md (20 minutes, on a quiet machine)
+bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json and .md (half an hour, on a quiet machine)
 	$(PY) -m benchmarks.suite
 
 bench-memory: $(STAMP)  ## planned memory against what PyTorch takes and keeps

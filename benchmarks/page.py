@@ -62,7 +62,7 @@ def _head(sections: Mapping[str, Any]) -> list[str]:
         lines.append("* **A quick run on tiny settings: its figures mean nothing.**")
     return [
         *lines,
-        "* Again: `make bench` (20 minutes on two quiet cores; some five more before torch.compile's cache is filled);"
+        "* Again: `make bench` (half an hour on two quiet cores);"
         " one part: `python -m benchmarks.suite --only steps`; this page alone: `python -m benchmarks.page`.",
         f"* Every figure behind it: [{JSON}]({JSON}).",
         "",

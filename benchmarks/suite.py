@@ -1,10 +1,10 @@
-"""All benchmarks, one after the other, in about twenty minutes on two quiet cores: `make bench`.
+"""All benchmarks, one after the other, in about half an hour on two quiet cores: `make bench`.
 
     python -m benchmarks.suite [--only SECTION ...] [--resume] [--full] [--quick] [--out docs]
 
 Writes OUT/benchmarks.json after every row, then OUT/benchmarks.md with its plots (`benchmarks.page` alone does the
 latter). A section that is not run stays as it was recorded, with its own date and machine; --resume also keeps the
-finished rows of those that are. --full leaves nothing out and takes three quarters of an hour. --quick tries
+finished rows of those that are. --full leaves nothing out and takes a quarter of an hour more. --quick tries
 everything on tiny settings, into build/ unless --out is given: its figures mean nothing.
 """
 

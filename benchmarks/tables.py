@@ -104,7 +104,7 @@ def _left_out(rows: Rows) -> list[str]:
     plain = [key for key, row in rows.items() if not {*row["peers"], *row["failed"]} & set(COMPILED_PEERS)]
     words = []
     if missing:
-        words.append(f"to stay within twenty minutes: {'; '.join(map(step_name, missing))}")
+        words.append(f"to stay within half an hour: {'; '.join(map(step_name, missing))}")
     if plain:
         words.append(
             f"since they take half a minute each to start: torch.compile's in {'; '.join(map(step_name, plain))}"

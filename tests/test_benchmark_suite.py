@@ -295,7 +295,7 @@ def test_the_page_has_every_section_and_the_same_plots_each_time(tmp_path: Path)
         "| geometric mean |  | 24.0 (24.0..24.0) |",
         "| ResNet-18 | 10 (20) | 4.00 (4.00..4.00) |",
         "MCUNet-like, batch 1: published filter, eager failed: ValueError: no",
-        "Left out to stay within twenty minutes: ResNet-34, batch 1",
+        "Left out to stay within half an hour: ResNet-34, batch 1",
         "torch.compile's in MCUNet-like, batch 1",
         "| patch_mean | `fused_patch_mean3_add` | 10.0% | 20% | not known yet |",
         "7 kernels of under 0.5% of the step each: 1.0% together",

@@ -219,8 +219,11 @@ static void *work(void *argument) {
       gf_lane *lane = &pool.job_lanes[index];
       enter(lane, 1);
       error_text[0] = '\0';
-      lane->code = run_tasks(index);
-      if (lane->code) memcpy(lane->error, error_text, sizeof lane->error);
+      int code = run_tasks(index);
+      if (code) { /* a worker may join the same job again: it must not hide this */
+        lane->code = code;
+        memcpy(lane->error, error_text, sizeof lane->error);
+      }
       leave();
     }
     leave_job();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tvm_ffi import structural_walk
 
 from benchmarks.graphs import CompiledGraph
 from gfcompile.codegen import kernels
-from gfcompile.codegen.schedules import schedule, winograd
+from gfcompile.codegen.schedules import find_workspace, schedule, winograd
 from gfcompile.codegen.schedules.winograd import Blocking, Shape, choose_blocking
 from gfcompile.codegen.schedules.workspace import COMPACT
 from gfcompile.layouts import WeightLayout
@@ -22,7 +23,7 @@ from gfcompile.ops import gf
 from gfcompile.targets import find_target
 from gfcompile.winograd import choose_edge, transforms
 from tests.codegen.test_kernels import normal, run
-from tests.codegen.test_schedules import execute, fuse
+from tests.codegen.test_schedules import execute, fuse, kernel
 
 op = relax.op
 TOLERANCE = {2: 5e-6, 4: 1.5e-5}  # of the largest value; plain convolutions are held to 5e-6
@@ -160,6 +161,14 @@ def test_positions_of_a_tile_lie_on_different_lines() -> None:
     assert found, "no buffer has its strides set"
     for strides in found:
         assert strides[1] % 1024 == 16
+
+
+def test_scratch_is_what_a_block_of_tiles_takes() -> None:
+    """Transformed inputs and products of 98 tiles and one padded band: not a padded image, nor a batch of them."""
+    func = kernel(lambda x, u: kernels.winograd_conv2d(x, u, (1, 1), 4), (8, 56, 56, 64), (36, 4, 64, 16))
+    target = dataclasses.replace(find_target("x86-64-v3"), cores=2, cache=512 * 1024)
+    expected = 4 * (36 * 98 * (64 + 32) + 6 * 58 * 64)
+    assert expected <= find_workspace(schedule(func, target)).each <= 1.2 * expected
 
 
 def test_many_weights_and_few_tiles_share_the_inputs() -> None:

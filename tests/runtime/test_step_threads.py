@@ -154,11 +154,15 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_under_a_sanitizer(tmp_path: Path, sanitizer: str) -> None:
-    """A C program that trains two steps from three threads, changes thread counts and ends cleanly."""
-    sources = [HERE / "stress.c", HERE / "linear_program.c", RUNTIME / "gf_runtime.c", RUNTIME / "gf_pool.c"]
+@pytest.mark.parametrize(
+    ("main", "others"),
+    [("stress.c", ("linear_program.c", "gf_runtime.c", "gf_pool.c")), ("pool_tasks.c", ("gf_pool.c",))],
+)
+def test_under_a_sanitizer(tmp_path: Path, sanitizer: str, main: str, others: tuple[str, ...]) -> None:
+    """C programs: two steps trained from three threads that change thread counts; the pool alone with uneven tasks."""
+    sources = [HERE / main, *((HERE if (HERE / name).exists() else RUNTIME) / name for name in others)]
     options = [f"-fsanitize={sanitizer}", f"-I{RUNTIME}", '-DBUILD_ID="stress"', "-pthread"]
-    program = tmp_path / "stress"
+    program = tmp_path / "program"
     command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources)]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode and "cannot find" in built.stderr:

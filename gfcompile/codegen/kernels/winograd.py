@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from gfcompile.codegen.kernels.stage import Pair, out_extent, pad
+from gfcompile.codegen.kernels.stage import Pair, out_extent
 from gfcompile.winograd import KERNEL, transforms
 
 
@@ -20,14 +20,19 @@ def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.
     _, blocks, _, kb = (int(d) for d in u.shape)
     tables, co = transforms(edge), blocks * kb
     span = tables.span
-    oh, ow = (out_extent(size, KERNEL, 1, border, 1) for size, border in zip((h, w), padding, strict=True))
+    oh, ow = (out_extent(size, KERNEL, 1, pad, 1) for size, pad in zip((h, w), padding, strict=True))
     high, wide = -(-oh // edge), -(-ow // edge)
     tiles = n * high * wide
 
-    band = pad(x, padding, (high * edge + 2, wide * edge + 2), name="winograd_band")
+    def pixel(line: Any, i: Any, j: Any, c: Any) -> Any:
+        row, col = line % high * edge + i - padding[0], j - padding[1]
+        inside = tirx.all(row >= 0, row < h, col >= 0, col < w)
+        return tirx.if_then_else(inside, x[line // high, row, col, c], 0.0)
+
+    band = te.compute((n * high, span, wide * edge + 2, ci), pixel, name="winograd_band")  # of each line of tiles
     tile = te.compute(
         (tiles, span, span, ci),
-        lambda t, i, j, c: band[t // (high * wide), t // wide % high * edge + i, t % wide * edge + j, c],
+        lambda t, i, j, c: band[t // wide, i, t % wide * edge + j, c],
         name="winograd_tile",
     )
     down = te.compute(

@@ -20,10 +20,9 @@ from gfcompile.codegen.schedules.reduction import schedule_rest
 from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors
 from gfcompile.targets import Target
 
-_GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
-    f"winograd_{stage}" for stage in ("tile", "down", "input", "product", "up", "output")
+_BAND, _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
+    f"winograd_{stage}" for stage in ("band", "tile", "down", "input", "product", "up", "output")
 )
-_BAND = "winograd_band"  # of padded images: there is none where nothing is padded
 _WEIGHT_DOWN, _WEIGHT = "winograd_weight_down", "winograd_weight"  # of a trained layer: transformed in every step
 _TRANSFORM_CYCLES = 2.5  # for a vector of a tile's values, through one transform
 _SHARED_BYTES_A_CYCLE = 16  # of weights, from the cache behind a core's own
@@ -95,7 +94,7 @@ def apply(sch: Schedule, target: Target) -> bool:
 
 def _stages(sch: Schedule) -> list[str]:
     """The convolution's own blocks, its epilogue apart."""
-    return [block.name for block in list_blocks(sch) if block.name in (*STAGES, _BAND, _WEIGHT_DOWN, _WEIGHT)]
+    return [block.name for block in list_blocks(sch) if block.name in (*STAGES, _WEIGHT_DOWN, _WEIGHT)]
 
 
 def choose_blocking(shape: Shape, target: Target) -> Blocking:
@@ -220,10 +219,9 @@ def _arrange_input(sch: Schedule, tasks: LoopRV | None, shape: Shape) -> None:
         stage = find_block(sch, name).rv
         sch.compute_at(stage, vectors, preserve_unit_loops=True)
         _unroll(sch, sch.get_loops(stage)[-3:])
-    if _BAND in _stages(sch):
-        band = find_block(sch, _BAND).rv
-        sch.compute_at(band, line, preserve_unit_loops=True)
-        sch.vectorize(sch.split(sch.get_loops(band)[-1], [None, shape.width])[1])
+    band = find_block(sch, _BAND).rv
+    sch.compute_at(band, line, preserve_unit_loops=True)
+    sch.vectorize(sch.split(sch.get_loops(band)[-1], [None, shape.width])[1])
 
 
 def _arrange_weights(sch: Schedule, panels: LoopRV, shape: Shape) -> None:
