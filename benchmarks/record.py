@@ -31,7 +31,9 @@ class Record:
 
     def add(self, name: str, key: str, row: Row) -> None:
         """Keep a finished row, on disk too."""
-        self.sections[name]["rows"][key] = row | {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        section = self.sections[name]
+        rows = section["rows"] | {key: row | {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}}
+        section["rows"] = {each: rows[each] for each in section["planned"] if each in rows}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         beside = self._path.with_suffix(".json.part")
         beside.write_text(as_text({"sections": self.sections}), encoding="utf-8")

@@ -160,6 +160,7 @@ def test_resuming_runs_what_is_missing_or_failed(counted_sections: list[str], tm
     counted_sections.clear()
     suite.run(Record(path), ["one", "two"], options, resume=True)
     assert counted_sections == ["one b", "two a"]
+    assert list(Record(path).sections["two"]["rows"]) == list(Record(path).sections["two"]["planned"])
 
 
 def test_rows_of_another_machine_are_not_kept(
