@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def count_flops(function: tirx.PrimFunc) -> int:
 
 
 def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
-    """The training program's calls in order, with the mean time of each."""
+    """The training program's calls in order, with the median time of each."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = build(analysis, Path(scratch) / "profiled_step", lambda _: None, {}, timed=True)
         step = gfcompile.load(folder)
@@ -63,10 +64,12 @@ def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
         )
         for _ in range(WARM_UP):
             step.train(x, labels)
-        before = list(clock)
+        readings = [list(clock)]
         for _ in range(STEPS):
             step.train(x, labels)
-        spent = [(after - start) / STEPS / 1e9 for after, start in zip(clock, before, strict=True)]
+            readings.append(list(clock))
+        turns = [np.subtract(after, before) for before, after in pairwise(readings)]
+        spent = np.median(turns, axis=0) / 1e9
     return [
         Row(
             call.kernel,

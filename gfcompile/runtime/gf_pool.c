@@ -115,7 +115,6 @@ static struct {
   gate done;         /* opened by the last worker to leave a closed job */
   atomic_bool running; /* a step is, and there is a core for every thread */
   atomic_bool stopping;
-  bool crowded; /* more threads than cores: one that waits awake would hold up another */
   gf_task task; /* the job: read only by workers that have joined it */
   void *closure;
   gf_parallel_env *env;
@@ -142,9 +141,9 @@ static void leave(void) { memset(&here, 0, sizeof here); }
 
 void gf_pool_enter(gf_lane *lanes, int threads) {
   enter(lanes, threads);
-  if (threads <= 1 || pool.crowded) return;
+  if (threads <= 1 || threads > gf_online_cores()) return; /* one that waits awake would hold up another */
   atomic_store(&pool.running, true);
-  for (int i = 1; i < threads && i < pool.lanes; ++i) gate_open(&pool.workers[i].go); /* so that they are awake in time */
+  for (int i = 1; i < threads && i < pool.lanes; ++i) gate_open(&pool.workers[i].go); /* awake when work comes */
 }
 
 void gf_pool_leave(void) {
@@ -211,7 +210,7 @@ static void *work(void *argument) {
   /* The C library allocates a thread's locals at their first use: here, and not in the first step. */
   error_text[0] = '\0';
   gate_open(&pool.done);
-  for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0; a job that was missed is caught up with in vain */
+  for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0; a missed job is caught up with in vain */
     gate_wait(&self->go, seen, &pool.running);
     if (atomic_load(&pool.stopping)) return NULL;
     if (!join_job()) continue;
@@ -248,10 +247,8 @@ int gf_pool_reserve(int threads) {
     atomic_store(&pool.inside, CLOSED);
     atomic_store(&pool.stopping, false);
     atomic_store(&pool.running, false);
-    pool.crowded = false;
     pool.lanes = 1;
   }
-  if (threads > gf_online_cores()) pool.crowded = true;
   for (; pool.lanes < threads; ++pool.lanes) {
     int code = start_worker(pool.lanes);
     if (code == 0) continue;
