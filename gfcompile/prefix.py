@@ -12,12 +12,12 @@ patch sum of a map that is stored anyway), nor is a map whose few-channel source
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import networkx
 from torch import Tensor, fx
 
-from gfcompile.min_cut import find_far_side
 from gfcompile.multiply_adds import multiply_adds
 from gfcompile.ops import gf
 from gfcompile.passes.base import check, shape_of
@@ -167,14 +167,17 @@ def _find_cut(prefix: dict[fx.Node, None], inputs: list[fx.Node], batch: int) ->
     """What of the prefix the suffix computes for itself, such that features and work cost least together."""
     everything = 1 + sum(bytes_a_sample(node.meta["val"], batch) for node in prefix if _is_storable(node, batch))
     everything += sum(multiply_adds(node) for node in prefix)
-    capacities: dict[Hashable, dict[Hashable, int]] = {"source": {}}
+    graph = networkx.DiGraph()
+    graph.add_node("sink")
     for node in prefix:
         size = bytes_a_sample(node.meta["val"], batch) if _is_storable(node, batch) else everything
-        capacities["in", node] = {("out", node): size}
-        capacities["out", node] = {("in", user) if user in prefix else "sink": everything for user in node.users}
-        capacities["source"]["in", node] = everything if node in inputs else multiply_adds(node) // batch // A_BYTE
-    far = find_far_side(capacities, "source", "sink")
-    return {node for node in prefix if ("in", node) in far}
+        again = everything if node in inputs else multiply_adds(node) // batch // A_BYTE
+        graph.add_edge("source", ("in", node), capacity=again)
+        graph.add_edge(("in", node), ("out", node), capacity=size)
+        for user in node.users:
+            graph.add_edge(("out", node), ("in", user) if user in prefix else "sink", capacity=everything)
+    _, (_, behind) = networkx.minimum_cut(graph, "source", "sink")
+    return {node for node in prefix if ("in", node) in behind}
 
 
 def _is_storable(node: fx.Node, batch: int) -> bool:
