@@ -189,15 +189,9 @@ def passes(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> int:
-    import tomllib
+    from gfcompile.targets import list_targets, read_target
 
-    from gfcompile import targets
-
-    folder = Path(targets.__file__).parent  # read as text: asking LLVM about the native machine takes seconds
-    rows = {
-        name: tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))["description"]
-        for name in targets.list_targets()
-    }
+    rows = {name: read_target(name)[1]["description"] for name in list_targets()}
     lines = [f"{name:<16} {text}" for name, text in rows.items()]
     write(json.dumps(rows, indent=1) if args.json else "\n".join(lines), sys.stdout)
     return OK
