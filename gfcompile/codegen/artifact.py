@@ -21,7 +21,7 @@ import gfcompile
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.driver import Planned, write_driver
-from gfcompile.codegen.link import RUNTIME, link_library
+from gfcompile.codegen.link import RUNTIME, link_library, linker_words
 from gfcompile.codegen.state import StateEntry
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
@@ -87,7 +87,7 @@ def build(
         folder = Path(scratch) / out.name
         folder.mkdir()
         sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed)
-        progress("linking")
+        progress(linker_words(analysis.scheduler.target))
         flags = (*sources.flags, *(DEBUG_FLAGS if debug else ()))
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
         progress("writing the artifact")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gfcompile.targets.spec import Target
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _COMMON_CACHE_KIB = 512
@@ -14,6 +18,10 @@ _VECTOR_UNITS = (  # LLVM feature, float32 lanes, vector registers: widest first
     ("neon", 4, 32),
     ("sse", 4, 16),
 )
+_INSTRUCTION_SETS = {  # LLVM features whose code stops a CPU that lacks them; others are tuning, or unused by kernels
+    *("sse4.2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    *("neon", "dotprod", "fullfp16", "lse"),
+}
 
 
 def fill_from_host(fields: dict[str, Any]) -> dict[str, Any]:
@@ -44,3 +52,20 @@ def host_cache_kib(caches: Path) -> int:
             ranges = [[int(core) for core in part.split("-")] for part in cores.split(",")]
             return int(size[:-1]) // sum(span[-1] - span[0] + 1 for span in ranges)
     return _COMMON_CACHE_KIB
+
+
+def explain_foreign(target: Target) -> str | None:
+    """Why what is compiled for the target cannot run on this machine; None if it can."""
+    here = platform.machine()
+    if target.architecture != here:
+        return f"it is for {target.architecture}, this machine is {here}"
+    import tvm
+    from tvm.target import codegen
+
+    host = {"kind": "llvm", "mtriple": target.tvm["mtriple"], "mcpu": codegen.llvm_get_system_cpu()}
+    wanted, present = (
+        set(codegen.llvm_get_cpu_features(tvm.target.Target(options))) & _INSTRUCTION_SETS
+        for options in (target.tvm, host)
+    )
+    missing = sorted(wanted - present)
+    return f"this machine's CPU lacks {', '.join(missing)}" if missing else None
