@@ -174,17 +174,19 @@ def analyse(
     target: Target | None = None,
 ) -> Analysis:
     """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
+    target = target or find_target("native")
+    winograd = job.winograd and target.kind == "cpu"  # its transforms have no template for GPUs
     traced = trace(job, progress)
     plan = traced.plan
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, job.winograd)),
-        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, job.winograd)),
-        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, job.winograd)),
-        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, job.winograd)),
-        "predict": (traced.forward, plan, pipeline.prediction_passes(job.winograd)),
+        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
+        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, winograd)),
+        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, winograd)),
+        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, winograd)),
+        "predict": (traced.forward, plan, pipeline.prediction_passes(winograd)),
     }
-    scheduler = Scheduler(target or find_target("native"))
+    scheduler = Scheduler(target)
     steps, programs, state = {}, {}, StateTable()
     for name, (source, its_plan, passes) in variants.items():
         progress(f"rewriting and lowering: {name}")

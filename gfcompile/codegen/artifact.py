@@ -20,6 +20,8 @@ from safetensors.torch import save_file
 import gfcompile
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
+from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
+from gfcompile.codegen.cuda.ptxas import Usage
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import RUNTIME, link_library, linker_words
 from gfcompile.codegen.state import StateEntry
@@ -50,6 +52,7 @@ class Sources:
     objects: list[Path]
     build_id: str
     flags: tuple[str, ...] = ()  # for the runtime's C
+    usages: tuple[Usage, ...] = ()  # what a GPU's kernels take
 
 
 def check_destination(out: Path) -> None:
@@ -119,7 +122,8 @@ def write_sources(
     if debug:
         programs = [Planned(planned.program, plan_arena(planned.program, guard)) for planned in programs]
     folder.mkdir()
-    builder = KernelBuilder(analysis.scheduler)
+    on_gpu = analysis.scheduler.target.kind == "cuda"
+    builder = (CudaKernelBuilder if on_gpu else KernelBuilder)(analysis.scheduler)
     for planned in programs:
         builder.add(planned.program, planned.placement)
     kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
@@ -127,10 +131,15 @@ def write_sources(
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
         digest.update(path.read_bytes())
+    if kernels.stubs is not None:
+        digest.update(kernels.stubs.read_text().replace(str(folder), "").encode())
     build_id = digest.hexdigest()
     driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
-    return Sources(driver, kernels.objects, build_id, FEATURES_FLAGS if "features" in analysis.programs else ())
+    flags = FEATURES_FLAGS if "features" in analysis.programs else ()
+    if isinstance(kernels, CudaKernels):
+        return Sources(driver, [kernels.stubs], build_id, flags, tuple(kernels.usages))
+    return Sources(driver, kernels.objects, build_id, flags)
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:

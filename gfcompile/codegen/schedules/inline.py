@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from math import prod
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV, ScheduleError
@@ -44,10 +45,12 @@ def inline_producers(sch: Schedule, block: SBlockRV) -> None:
 def inline_epilogue(sch: Schedule, block: SBlockRV) -> None:
     """Fold the injective consumers of `block` into it, one after another, as far as TVM can invert their indices."""
     while True:
-        consumers = sch.get_consumers(block)
-        if len(consumers) != 1 or not Block(consumers[0], sch.get(consumers[0])).is_injective:
+        consumers = [Block(rv, sch.get(rv)) for rv in sch.get_consumers(block)]
+        points = prod(map(int, Block(block, sch.get(block)).buffer.shape))
+        # one that repeats values cannot be inverted, and TVM fails on it
+        if len(consumers) != 1 or not consumers[0].is_injective or consumers[0].work > points:
             return
         try:
-            sch.reverse_compute_inline(consumers[0])
+            sch.reverse_compute_inline(consumers[0].rv)
         except ScheduleError:
             return

@@ -13,6 +13,7 @@ from tvm.s_tir.schedule import LoopRV
 from gfcompile.codegen.schedules.blocks import Block, access, axis_loops, has_axis_loops, list_blocks, split_axes
 from gfcompile.codegen.schedules.gpu.threads import BLOCK_THREADS, WARP, bind_flat, bind_single, is_bound
 from gfcompile.codegen.schedules.inline import inline_epilogue, inline_injective
+from gfcompile.codegen.schedules.tile import divisors
 from gfcompile.targets import Target
 
 _KNOWN = {0, 2}  # kinds of axes: data-parallel and reduction
@@ -53,37 +54,44 @@ def _schedule_block(sch: Schedule, block: Block) -> None:
 
 
 def _sum_alone(sch: Schedule, block: Block, space: list[LoopRV], reduce: list[LoopRV]) -> None:
-    sch.reorder(*space, *reduce)
-    thread = bind_flat(sch, space)
+    """A thread a point of the result, which it keeps in a register until the epilogue is done."""
+    if not block.is_regular:
+        sch.reorder(*space, *reduce)
+        bind_flat(sch, space)
+        return
+    store = sch.cache_write(block.rv, 0, "local")
+    inline_epilogue(sch, store)
+    # bound from the store's side, whose predicate then holds for both where threads are left over
+    thread = bind_flat(sch, sch.get_loops(store))
+    sch.compute_at(block.rv, thread, preserve_unit_loops=True)
     if prod(block.reduce) <= _UNROLLED_TAPS:
-        for loop in reduce:
+        for loop in split_axes(block, sch.get_loops(block.rv)[-len(block.kinds) :])[1]:
             sch.unroll(loop)
-    if len(block.node.writes) == 1:
-        store = sch.cache_write(block.rv, 0, "local")
-        sch.reverse_compute_at(store, thread, preserve_unit_loops=True)
-        inline_epilogue(sch, store)
 
 
 def _sum_together(sch: Schedule, block: Block, space: list[LoopRV], reduce: list[LoopRV]) -> None:
-    """Threads share out the sum: all of a block one point's, or, where points are neighbours in memory, 32 points'."""
-    length = prod(block.reduce)
+    """Threads share out the sum: all of a block one point's, or, where points are neighbours in memory, several's."""
     sch.reorder(*space, *reduce)
-    side_by_side = bool(space) and all(access(load, block.spatial_vars[-1], 2) == "unit" for load in block.loads)
     flat = sch.fuse(*reduce) if len(reduce) > 1 else reduce[0]
-    if side_by_side:
-        _, part = sch.split(flat, [None, BLOCK_THREADS // WARP])
-        points = sch.fuse(*space) if len(space) > 1 else space[0]
-        outer, point = sch.split(points, [None, WARP])
-        sch.bind(outer, "blockIdx.x")
-        sch.bind(point, "threadIdx.x")
-        sch.bind(part, "threadIdx.y")
+    if not space:
+        space = [sch.add_unit_loop(flat)]
+    points = sch.fuse(*space) if len(space) > 1 else space[0]
+    # a divisor: a sum of several threads is stored without a predicate
+    beside = max(divisors(prod(block.spatial), WARP)) if _is_side_by_side(block) else 1
+    parts = WARP // 2 if beside > 1 else WARP
+    while parts * beside < BLOCK_THREADS and parts * 4 <= prod(block.reduce):
+        parts *= 2
+    _, part = sch.split(flat, [None, parts])
+    if beside == 1:
+        sch.bind(points, "blockIdx.x")
+        sch.bind(part, "threadIdx.x")
         return
-    threads = WARP
-    while threads < BLOCK_THREADS and threads * 4 <= length:
-        threads *= 2
-    _, part = sch.split(flat, [None, threads])
-    if space:
-        sch.bind(sch.fuse(*space) if len(space) > 1 else space[0], "blockIdx.x")
-    else:
-        sch.bind(sch.add_unit_loop(sch.get_loops(block.rv)[0]), "blockIdx.x")
-    sch.bind(part, "threadIdx.x")
+    outer, point = sch.split(points, [None, beside])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(point, "threadIdx.x")
+    sch.bind(part, "threadIdx.y")
+
+
+def _is_side_by_side(block: Block) -> bool:
+    """Whether neighbouring points read neighbours in memory."""
+    return bool(block.spatial) and all(access(load, block.spatial_vars[-1], 2) == "unit" for load in block.loads)
