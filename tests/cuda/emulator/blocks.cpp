@@ -23,16 +23,17 @@ struct Thread {
 
 const Kernel *kernel;
 void *const *actual;
+int me;
 uint3 thread_index, block_index;
 dim3 block_size, grid_size;
 
 static Thread threads[MOST_THREADS];
-static int count, me, waiting, living;
+static int count, waiting, living;
 static int ready[MOST_THREADS / WARP];  // threads of each warp that can run
 static void *launcher;                  // the stack that called launch
 static char failure[1024];
 
-int thread_number() { return me; }
+
 int lane() { return me % WARP; }
 
 const char *thread_name(int number) {
@@ -54,6 +55,13 @@ void fail(const char *format, ...) {
   void *abandoned;
   gf_switch(&abandoned, launcher);
   __builtin_unreachable();
+}
+
+void fail_misaligned(const volatile void *address, size_t bytes, size_t alignment) {
+  char place[160] = "a variable of its own";
+  size_t offset = (size_t)((const volatile char *)address - region);
+  if (offset < REGION) describe(place, sizeof place, offset);
+  fail("thread %s accesses a vector of %zu bytes at no multiple of %zu: %s", thread_name(me), bytes, alignment, place);
 }
 
 static const char *situation(const Thread &thread) {
@@ -225,12 +233,12 @@ static void run_blocks() {
       }
 }
 
-// Without race checks, only what leaves its page is seen, and a vector that does not lie at a multiple of its size.
+// Without race checks, only what leaves its page is seen.
 static void on_fault(int, siginfo_t *info, void *) {
   size_t offset = (size_t)((char *)info->si_addr - region);
   char place[160] = "an address that is not the device's";
   if (offset < REGION) describe(place, sizeof place, offset);
-  fail("thread %s accesses memory outside of every allocation, or a misaligned vector: %s", thread_name(me), place);
+  fail("thread %s accesses memory outside of every allocation: %s", thread_name(me), place);
 }
 
 static void launch() {

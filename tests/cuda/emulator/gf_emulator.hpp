@@ -50,6 +50,15 @@ unsigned active_mask(int line);
 uint64_t exchange(unsigned mask, uint64_t value, int from, int line);  // lane `from`'s value; all ones if it has none
 int lane();
 
+[[noreturn]] void fail_misaligned(const volatile void *address, size_t bytes, size_t alignment);
+
+// A device takes vectors at multiples of their size only. The compiler may take them apart, so this is asked first.
+template <class Vector>
+inline Vector *vector_at(const volatile void *address) {
+  if ((uintptr_t)address % alignof(Vector)) fail_misaligned(address, sizeof(Vector), alignof(Vector));
+  return (Vector *)address;
+}
+
 enum class Shuffle { FROM, UP, DOWN, XOR };
 
 // Lanes talk within groups of `width`; whoever asks beyond its group gets its own value.
