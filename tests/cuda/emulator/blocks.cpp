@@ -253,7 +253,8 @@ static void launch() {
 }
 
 static bool refuse(const char *what, unsigned long long value, unsigned long long most) {
-  snprintf(failure, sizeof failure, "kernel '%s': %s of %llu; at most %llu, at least 1", kernel->name, what, value, most);
+  const char *text = "kernel '%s': %s of %llu; at most %llu, at least 1";
+  snprintf(failure, sizeof failure, text, kernel->name, what, value, most);
   return true;
 }
 
@@ -279,13 +280,28 @@ GF_PUBLIC int gf_emulator_kernel(const char *name) {
   return -1;
 }
 
-// `sizes` are the grid's x, y, z and the block's; `arguments` as cuLaunchKernel takes them. 0, or -1 with an error text.
-GF_PUBLIC int gf_emulator_launch(int number, const unsigned *sizes, void **arguments) {
+// Bytes of a kernel's argument itself; 0 behind its last one.
+GF_PUBLIC size_t gf_emulator_argument_size(int number, int argument) {
+  const gf::Kernel &kernel = gf::kernels[number];
+  return argument < kernel.argument_count ? kernel.arguments[argument].size : 0;
+}
+
+static void set_sizes(int number, const unsigned *sizes) {
   gf::failure[0] = 0;
   gf::kernel = &gf::kernels[number];
   gf::grid_size = {sizes[0], sizes[1], sizes[2]};
   gf::block_size = {sizes[3], sizes[4], sizes[5]};
-  if (gf::is_refused()) return -1;
+}
+
+// Whether a device would take a launch of these sizes: the grid's x, y, z and the block's. 0, or -1 with an error text.
+GF_PUBLIC int gf_emulator_check_launch(int number, const unsigned *sizes) {
+  set_sizes(number, sizes);
+  return gf::is_refused() ? -1 : 0;
+}
+
+// Runs the kernel; `arguments` as cuLaunchKernel takes them, the address of each. 0, or -1 with an error text.
+GF_PUBLIC int gf_emulator_launch(int number, const unsigned *sizes, void **arguments) {
+  if (gf_emulator_check_launch(number, sizes)) return -1;
   void *addresses[256], *translated[256];
   for (int i = 0; i < gf::kernel->argument_count; ++i) {
     translated[i] = arguments[i];

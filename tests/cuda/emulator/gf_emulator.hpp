@@ -2,7 +2,7 @@
 //
 // A block's threads are fibers of one operating-system thread, and blocks run one after another. Barriers, shuffles and
 // votes wait for the threads they must wait for; one that cannot be reached by all of them is an error, not a hang.
-// In a build with race checks, every access of a kernel to device or shared memory is looked up in a shadow: see race.cpp.
+// In a build with race checks, every access of a kernel to device or shared memory is compared with others: race.cpp.
 #pragma once
 #include <cstddef>
 
@@ -18,6 +18,7 @@ struct Array {  // in shared memory
 struct Argument {
   const char *name;
   bool is_pointer;
+  size_t size;   // its own
   size_t bytes;  // of what it points to, 0 where that is not known
 };
 

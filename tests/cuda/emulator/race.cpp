@@ -2,8 +2,8 @@
 //
 // The kernels are compiled with -fsanitize=thread, so that each access calls one of the functions at the end of this
 // file; the sanitizer's own library, which knows nothing of fibers and blocks, is not linked. A clock ticks at every
-// barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and no
-// barrier lies between them, or when they are of two blocks of one launch. The same value written twice is a conflict.
+// barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
+// no barrier lies between them, or when they are of two blocks of one launch. The same value written twice is a conflict.
 // A cell remembers the last write, the first read of a launch, and two readers since the last barrier: with blocks one
 // after another that is enough to miss nothing. (Behind __syncwarp, readers of other warps may be forgotten.)
 #include <sys/mman.h>
@@ -52,7 +52,8 @@ static void reserve_shadow() {
 void mark_allocation(size_t offset, size_t bytes, bool is_valid) {
   if (!checks_races) return;
   reserve_shadow();
-  for (size_t at = 0; at < bytes; at += 4) valid[(offset + at) / 4] = is_valid ? (uint8_t)min(bytes - at, (size_t)4) : 0;
+  for (size_t at = 0; at < bytes; at += 4)
+    valid[(offset + at) / 4] = is_valid ? (uint8_t)min(bytes - at, (size_t)4) : 0;
 }
 
 static void mark_shared(bool is_valid) {
@@ -136,7 +137,9 @@ static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
 }
 
 // Since the last barrier, or in another block of this launch.
-static inline bool is_recent(uint32_t time) { return time >= barrier_time || (time < block_time && time >= launch_time); }
+static inline bool is_recent(uint32_t time) {
+  return time >= barrier_time || (time < block_time && time >= launch_time);
+}
 
 static inline void examine(const Cell &cell, size_t offset, bool is_write) {
   if (is_recent(cell.written) || (is_write && (is_recent(cell.read) || is_recent(cell.first_read))))

@@ -108,7 +108,7 @@ def _table(kernel: Kernel, extents: Sequence[int]) -> str:
     calls = ", ".join(f"*({kind} *)arguments[{i}]" for i, (kind, _) in enumerate(kernel.parameters))
     sizes = extents or [0] * len(kernel.parameters)
     arguments = ", ".join(
-        f'{{"{name}", {"true" if kind.endswith("*") else "false"}, {size}}}'
+        f'{{"{name}", {"true" if kind.endswith("*") else "false"}, sizeof({kind}), {size}}}'
         for (kind, name), size in zip(kernel.parameters, sizes, strict=True)
     )
     block = f"gf_shared_{kernel.name}"
