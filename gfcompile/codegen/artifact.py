@@ -21,7 +21,7 @@ from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.description import Description, describe
 from gfcompile.codegen.driver import Planned, write_driver
-from gfcompile.codegen.link import RUNTIME, link_library
+from gfcompile.codegen.link import RUNTIME, link_library, linker_words
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
@@ -85,7 +85,7 @@ def build(
         folder = Path(scratch) / out.name
         folder.mkdir()
         sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed)
-        progress("linking")
+        progress(linker_words(analysis.scheduler.target))
         flags = (*sources.flags, *(DEBUG_FLAGS if debug else ()))
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
         progress("writing the artifact")
