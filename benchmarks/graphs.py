@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
+from gfcompile.codegen.description import describe
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.lower import lower
@@ -53,8 +54,9 @@ class CompiledGraph:
         builder = KernelBuilder(scheduler)
         builder.add(program, planned.placement)
         kernels = builder.build(folder, lambda *_: None)
+        description = describe({"predict": step}, state.entries)
         driver = folder / "graph.c"
-        driver.write_text(write_driver([planned], state, kernels, folder.name) + _NOTHING_ELSE)
+        driver.write_text(write_driver([planned], state, description, kernels, folder.name) + _NOTHING_ELSE)
         link_library(driver, kernels.objects, folder / "libgraph.so", target)
         self._library = Library(folder / "libgraph.so", folder.name)
         self._handle = self._library.create(os.cpu_count() or 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import shutil
 import tempfile
@@ -22,18 +21,17 @@ from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
 from gfcompile.codegen.cuda.ptxas import Usage
+from gfcompile.codegen.description import Description, describe
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import RUNTIME, link_library, linker_words
-from gfcompile.codegen.state import StateEntry
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import output_keys
-from gfcompile.layouts import WeightLayout
 from gfcompile.onnx_out.export import MODEL
 from gfcompile.prefix import fingerprint
 from gfcompile.report import write_report
-from gfcompile.step import DOORS, Role
+from gfcompile.step import Role
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
@@ -127,7 +125,7 @@ def write_sources(
     for planned in programs:
         builder.add(planned.program, planned.placement)
     kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
-    draft = write_driver(programs, analysis.state, kernels, ID_PLACE, guard, timed)
+    draft = write_driver(programs, analysis.state, describe_step(analysis), kernels, ID_PLACE, guard, timed)
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
         digest.update(path.read_bytes())
@@ -140,6 +138,12 @@ def write_sources(
     if isinstance(kernels, CudaKernels):
         return Sources(driver, [kernels.stubs], build_id, flags, tuple(kernels.usages))
     return Sources(driver, kernels.objects, build_id, flags)
+
+
+def describe_step(analysis: Analysis) -> Description:
+    """What the driver's tables and the manifest are both made of."""
+    steps = {name: analysis.steps[name] for name in analysis.programs}
+    return describe(steps, analysis.state.entries, analysis.prefix.batch)
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:
@@ -158,19 +162,10 @@ def _write_wrapper(folder: Path, modules: Sequence[str]) -> None:
 
 def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict[str, Any]:
     job, plan = analysis.job, analysis.plan
-    step = analysis.steps["train"]
-    gradients = [value.name for value in analysis.steps["gradients"].outputs if value.role is Role.GRADIENT]
-    doors = {value: node for node, value in zip(step.placeholders(), step.inputs, strict=True)}
-    inputs = [
-        {"name": value.name, "role": str(value.role), **_shape(node)}
-        for value, node in doors.items()
-        if value.role in DOORS
-    ]
-    predict = analysis.steps["predict"]
+    description = describe_step(analysis)
     keys = output_keys(analysis.output)
     outputs = [
-        {"name": value.name, "key": keys[index] if keys else None, **_shape(node)}
-        for index, (value, node) in enumerate(zip(predict.outputs, predict.results(), strict=True))
+        {"key": keys[index] if keys else None, **entry.as_mapping()} for index, entry in enumerate(description.outputs)
     ]
     return {
         "format": FORMAT,
@@ -189,11 +184,11 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
             **job.optimizer.as_mapping(),
             "state_bytes": sum(entry.bytes for entry in analysis.state.of_role(Role.OPTIMIZER)),
         },
-        "inputs": inputs,
+        "inputs": [entry.as_mapping() for entry in description.inputs],
         "outputs": outputs,
-        **_features(analysis),
-        "state": [_state_entry(entry) for entry in analysis.state.entries],
-        "gradients": gradients,
+        **_features(analysis, description),
+        "state": [entry.with_layout() for entry in description.state],
+        "gradients": [entry.name for entry in description.gradients],
         "state_dict": list(analysis.original),
         "shared": analysis.shared,
         "plan": {
@@ -217,38 +212,12 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
     }
 
 
-def _features(analysis: Analysis) -> dict[str, Any]:
+def _features(analysis: Analysis, description: Description) -> dict[str, Any]:
     """The values at the cut, with the batch as their first axis, and the fingerprint of what they depend on."""
     if "features" not in analysis.programs:
         return {}
-    step, batch = analysis.steps["features"], analysis.prefix.batch
-    tensors = []
-    for value, node in zip(step.outputs, step.results(), strict=True):
-        shape = _shape(node)["shape"]
-        rows = shape[1:] if shape[0] == batch else [math.prod(shape) // batch]
-        tensors.append({**_shape(node), "name": value.name, "role": str(value.role), "shape": [batch, *rows]})
-    return {"features": {"fingerprint": fingerprint(step, gfcompile.__version__), "tensors": tensors}}
-
-
-def _shape(node: torch.fx.Node) -> dict[str, Any]:
-    value = node.meta["val"]
-    return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
-
-
-def _state_entry(entry: StateEntry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "role": str(entry.role),
-        "shape": list(entry.shape),
-        "dtype": entry.dtype,
-        "layout": _layout(entry.layout),
-    }
-
-
-def _layout(layout: WeightLayout | None) -> dict[str, list[int]] | None:
-    if layout is None:
-        return None
-    return {"shape": list(layout.split_shape), "permute": list(layout.order)}
+    key = fingerprint(analysis.steps["features"], gfcompile.__version__)
+    return {"features": {"fingerprint": key, "tensors": [entry.as_mapping() for entry in description.features]}}
 
 
 def _sha256(path: Path) -> str:

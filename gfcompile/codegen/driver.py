@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from gfcompile.codegen.arena import Placement
 from gfcompile.codegen.build import Kernels
+from gfcompile.codegen.description import Description, write_tables
 from gfcompile.codegen.program import ALIGNMENT, Call, Program
 from gfcompile.codegen.state import StateTable
-from gfcompile.step import DOORS, STATE, Role, Value
+from gfcompile.step import STATE, Role, Value
 
 SIGNATURES = {
     "train": "const void *const *inputs, const float *lr, float *loss",
@@ -35,7 +36,13 @@ class Planned:
 
 
 def write_driver(
-    programs: list[Planned], state: StateTable, kernels: Kernels, build_id: str, guard: int = 0, timed: bool = False
+    programs: list[Planned],
+    state: StateTable,
+    description: Description,
+    kernels: Kernels,
+    build_id: str,
+    guard: int = 0,
+    timed: bool = False,
 ) -> str:
     """The whole of step.c. `guard` is what the placements were planned with: if not 0, the driver checks the guards.
 
@@ -43,16 +50,15 @@ def write_driver(
     """
     symbols: dict[str, int] = {}
     bodies = []
-    arena = max(planned.placement.bytes for planned in programs)
-    literals = _Literals(arena)
-    doors = _list_doors(programs)
+    literals = _Literals(max(planned.placement.bytes for planned in programs))
     for planned in programs:
         for call in planned.program.calls:
             symbol = kernels.symbols[planned.program.name][call.kernel]
             takes_workspace = kernels.stubs is not None and call.workspace is not None
             symbols[symbol] = len(call.inputs) + len(call.outputs) + int(takes_workspace)
         elsewhere = Role.INPUT if planned.program.name == "train_features" else Role.FEATURE
-        context = (planned, state, kernels, [value for value in doors if value.role is not elsewhere])
+        doors = [value for value in description.doors if value.role is not elsewhere]
+        context = (planned, state, kernels, doors)
         if kernels.stubs is not None:
             function: _Function = _DeviceFunction(*context, literals)
         elif guard:
@@ -61,7 +67,6 @@ def write_driver(
             function = (_TimedFunction if timed else _Function)(*context)
         bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
-    sizes = ", ".join(str(entry.bytes) for entry in state.entries) or "0"
     head = [
         *(['#include "gf_guard.h"'] if guard else []),
         *(['#include "gf_device.h"'] if kernels.stubs is not None else []),
@@ -71,21 +76,13 @@ def write_driver(
         *([_CLOCK] if timed else []),
         "",
         f'const char gf_program_build_id[] = "{build_id}";',
-        f"const int gf_program_tensor_count = {len(state.entries)};",
-        f"const size_t gf_program_tensor_bytes[] = {{{sizes}}};",
         f"const size_t gf_program_arena_bytes = {max(literals.end, 64)};",
         f"const size_t gf_program_scratch_bytes = {kernels.scratch_bytes};",
+        write_tables(description),
         "",
         *prototypes,
     ]
     return "\n".join(head) + "\n\n" + "\n\n".join([*bodies, literals.text()]) + "\n"
-
-
-def _list_doors(programs: list[Planned]) -> list[Value]:
-    """What stands at each position of `inputs`: the model's inputs, or features, first; then what predict lacks."""
-    values = [buffer.value for planned in programs for buffer in planned.program.buffers]
-    found = dict.fromkeys(value for value in values if value is not None and value.role in DOORS)
-    return sorted(found, key=lambda value: DOORS.index(value.role))
 
 
 class _Literals:

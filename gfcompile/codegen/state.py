@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gfcompile.layouts import WeightLayout
+from gfcompile.codegen.description import Entry
 from gfcompile.step import STATE, Role, Step, Value
-
-
-@dataclass(frozen=True)
-class StateEntry:
-    """`shape` is logical; `layout` says how the library keeps it. Constants are kept as they are."""
-
-    role: Role
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    layout: WeightLayout | None
-
-    @property
-    def bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class StateTable:
     """One numbering for all programs; constants with equal contents share an entry."""
 
     def __init__(self) -> None:
-        self.entries: list[StateEntry] = []
+        self.entries: list[Entry] = []
         self.constants: dict[str, Tensor] = {}
         self._indices: dict[tuple[str, Value], int] = {}
         self._by_content: dict[str, int] = {}
@@ -49,7 +32,7 @@ class StateTable:
     def index(self, program: str, value: Value) -> int:
         return self._indices[program, value]
 
-    def of_role(self, *roles: Role) -> list[StateEntry]:
+    def of_role(self, *roles: Role) -> list[Entry]:
         return [entry for entry in self.entries if entry.role in roles]
 
     def _state(self, value: Value, tensor: Tensor, step: Step) -> int:
@@ -57,7 +40,7 @@ class StateTable:
             layout = step.layouts.get(value.parameter)
             shape = tuple(tensor.shape) if layout is None else layout.logical_shape
             self._by_value[value] = len(self.entries)
-            self.entries.append(StateEntry(value.role, value.name, shape, _numpy_name(tensor), layout))
+            self.entries.append(Entry(value.role, value.name, shape, _numpy_name(tensor), layout))
         return self._by_value[value]
 
     def _constant(self, tensor: Tensor) -> int:
@@ -69,7 +52,7 @@ class StateTable:
             name = f"constant{len(self.constants)}"
             self._by_content[key] = len(self.entries)
             self.constants[name] = array
-            self.entries.append(StateEntry(Role.CONSTANT, name, tuple(array.shape), _numpy_name(array), None))
+            self.entries.append(Entry(Role.CONSTANT, name, tuple(array.shape), _numpy_name(array), None))
         return self._by_content[key]
 
 

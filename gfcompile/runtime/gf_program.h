@@ -4,13 +4,21 @@
 
 #include <stddef.h>
 
+#include "gf_step.h"
+
 #if defined(__GNUC__)
 #pragma GCC visibility push(hidden)
 #endif
 
 extern const char gf_program_build_id[];
-extern const int gf_program_tensor_count;
-extern const size_t gf_program_tensor_bytes[];
+
+/* What the step takes and gives, as in the manifest. */
+typedef struct {
+  const gf_value *values;
+  int count;
+} gf_values;
+extern const gf_values gf_state_values, gf_input_values, gf_output_values, gf_gradient_values, gf_feature_values;
+
 extern const size_t gf_program_arena_bytes;
 /* Per thread: the largest sum of the workspaces that a kernel's tasks hold, each rounded up to 64 bytes. */
 extern const size_t gf_program_scratch_bytes;

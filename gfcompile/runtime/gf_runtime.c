@@ -43,7 +43,7 @@ static void *allocate(size_t bytes, const char *what) {
 
 static size_t state_bytes(void) {
   size_t bytes = 0;
-  for (int i = 0; i < gf_program_tensor_count; ++i) bytes += align_up(gf_program_tensor_bytes[i]);
+  for (int i = 0; i < gf_state_values.count; ++i) bytes += align_up(gf_state_values.values[i].bytes);
   return bytes;
 }
 
@@ -87,12 +87,12 @@ static int set_threads(gf_step *step, int threads) {
 static int fill(gf_step *step, int threads) {
   step->arena = allocate(gf_program_arena_bytes, "arena");
   step->block = step->arena ? allocate(state_bytes(), "state") : NULL;
-  step->state = step->block ? allocate((size_t)gf_program_tensor_count * sizeof *step->state, "state table") : NULL;
+  step->state = step->block ? allocate((size_t)gf_state_values.count * sizeof *step->state, "state table") : NULL;
   if (!step->state) return -1;
   char *next = step->block;
-  for (int i = 0; i < gf_program_tensor_count; ++i) {
+  for (int i = 0; i < gf_state_values.count; ++i) {
     step->state[i] = next;
-    next += align_up(gf_program_tensor_bytes[i]);
+    next += align_up(gf_state_values.values[i].bytes);
   }
   return set_threads(step, threads);
 }
@@ -140,18 +140,40 @@ int gf_step_set_threads(gf_step *step, int threads) {
 
 const char *gf_build_id(void) { return gf_program_build_id; }
 const char *gf_error(void) { return gf_error_text(); }
-int gf_step_tensor_count(void) { return gf_program_tensor_count; }
+int gf_step_tensor_count(void) { return gf_state_values.count; }
 size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
 
 size_t gf_step_state_bytes(void) { return state_bytes(); }
 size_t gf_step_scratch_bytes(void) { return align_up(gf_program_scratch_bytes); }
 
 size_t gf_step_tensor_bytes(int index) {
-  return index < 0 || index >= gf_program_tensor_count ? 0 : gf_program_tensor_bytes[index];
+  return index < 0 || index >= gf_state_values.count ? 0 : gf_state_values.values[index].bytes;
 }
 
 void *gf_step_tensor(gf_step *step, int index) {
-  return !step || index < 0 || index >= gf_program_tensor_count ? NULL : step->state[index];
+  return !step || index < 0 || index >= gf_state_values.count ? NULL : step->state[index];
+}
+
+/* Under the library's lock, or a step could be half way through the tensor. */
+static int move_state(gf_step *step, int index, void *out, const void *in, const char *call) {
+  gf_set_error("%s", "");
+  if (!step || index < 0 || index >= gf_state_values.count || !(out || in)) {
+    gf_set_error("%s: the step or the memory is NULL, or there is no state tensor %d", call, index);
+    return -1;
+  }
+  pthread_mutex_lock(&library);
+  if (out) memcpy(out, step->state[index], gf_state_values.values[index].bytes);
+  if (in) memcpy(step->state[index], in, gf_state_values.values[index].bytes);
+  pthread_mutex_unlock(&library);
+  return 0;
+}
+
+int gf_step_get(gf_step *step, int index, void *physical) {
+  return move_state(step, index, physical, NULL, "gf_step_get");
+}
+
+int gf_step_set(gf_step *step, int index, const void *physical) {
+  return move_state(step, index, NULL, physical, "gf_step_set");
 }
 
 static int begin(gf_step *step, const void *const *inputs, const char *call) {

@@ -10,6 +10,7 @@
 #define GF_STEP_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #if defined(__GNUC__)
 #define GF_API __attribute__((visibility("default")))
@@ -22,6 +23,34 @@ extern "C" {
 #endif
 
 typedef struct gf_step gf_step;
+
+typedef enum {
+  GF_FLOAT32,
+  GF_FLOAT16,
+  GF_FLOAT64,
+  GF_INT64,
+  GF_INT32,
+  GF_INT16,
+  GF_INT8,
+  GF_UINT8,
+  GF_BOOL
+} gf_dtype;
+
+/* A tensor of the step: of its state, or one that its functions take or give. Names are the model's own; `shape` is
+ * the model's layout too, row-major. The library keeps some weights, with their gradients and optimizer state, in the
+ * order in which its kernels read them: physical = reshape(logical, split) with axis i of the result being axis
+ * permute[i]. split_rank 0: as it is. */
+typedef struct {
+  const char *name, *role; /* parameter, optimizer, buffer, constant; input, target, sample_weight, seed; output,
+                              gradient, feature */
+  gf_dtype dtype;
+  int rank;
+  const int64_t *shape;
+  int split_rank;
+  const int64_t *split;
+  const int *permute;
+  size_t bytes;
+} gf_value;
 
 /* 64 hex digits; equals "build_id" of the manifest this library belongs to. */
 GF_API const char *gf_build_id(void);
@@ -37,6 +66,9 @@ GF_API int gf_step_set_threads(gf_step *step, int threads);
 GF_API int gf_step_tensor_count(void);
 GF_API size_t gf_step_tensor_bytes(int index);
 GF_API void *gf_step_tensor(gf_step *step, int index);
+/* Copy a state tensor out or in, whole and in its physical layout, from or to this process's memory. */
+GF_API int gf_step_get(gf_step *step, int index, void *physical);
+GF_API int gf_step_set(gf_step *step, int index, const void *physical);
 
 /* Each returns 0, or a failing kernel's nonzero code with its text in gf_error(). Inputs come in the manifest's order
  * (gf_step_predict: only those of role "input"). loss may be NULL. After a failed gf_step_train the state may be

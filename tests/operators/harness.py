@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from gfcompile import pipeline
 from gfcompile.codegen.arena import plan_arena
-from gfcompile.codegen.artifact import _state_entry
 from gfcompile.codegen.build import KernelBuilder
+from gfcompile.codegen.description import describe
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.lower import lower
@@ -217,12 +217,13 @@ class Compiled:
             self.state.add(name, step)
             builder.add(program, planned[-1].placement)
         kernels = builder.build(folder, lambda *_: None)
+        description = describe(self.steps, self.state.entries)
         driver = folder / "step.c"
-        driver.write_text(write_driver(planned, self.state, kernels, folder.name) + NO_TRAINING)
+        driver.write_text(write_driver(planned, self.state, description, kernels, folder.name) + NO_TRAINING)
         link_library(driver, kernels.objects, folder / "libstep.so", find_target("native"))
         self.library = Library(folder / "libstep.so", folder.name)
         self.handle = self.library.create(1)
-        entries = [_state_entry(entry) for entry in self.state.entries]
+        entries = [entry.with_layout() for entry in description.state]
         values = State(entries, self.library, self.handle)
         for role, name, _ in values.items("parameter", "buffer"):
             values.set(role, name, traced.original[name].numpy())

@@ -32,8 +32,36 @@ static int release(void *memory) { return ((int (*)(int, int, void *))__TVMBacke
 
 enum { W, B, W_MOMENTUM, B_MOMENTUM, COUNT, SCALE };
 const char gf_program_build_id[] = BUILD_ID;
-const int gf_program_tensor_count = 6;
-const size_t gf_program_tensor_bytes[] = {I * O * 4, O * 4, I * O * 4, O * 4, 8, 4};
+#define SHAPE(...) (const int64_t[]){__VA_ARGS__}
+#define TRANSPOSED 2, SHAPE(I, O), 2, SHAPE(I, O), (const int[]){1, 0}, I * O * 4
+#define ROW 1, SHAPE(O), 0, 0, 0, O * 4
+#define TABLE(name, ...) \
+  static const gf_value name##_table[] = {__VA_ARGS__}; \
+  const gf_values gf_##name##_values = {name##_table, sizeof name##_table / sizeof *name##_table};
+TABLE(state,
+      {"fc.weight", "parameter", GF_FLOAT32, TRANSPOSED},
+      {"fc.bias", "parameter", GF_FLOAT32, ROW},
+      {"momentum_buffer/fc.weight", "optimizer", GF_FLOAT32, TRANSPOSED},
+      {"momentum_buffer/fc.bias", "optimizer", GF_FLOAT32, ROW},
+      {"fc.count", "buffer", GF_INT64, 0, 0, 0, 0, 0, 8},
+      {"scale", "constant", GF_FLOAT32, 1, SHAPE(1), 0, 0, 0, 4})
+TABLE(input,
+      {"x", "input", GF_FLOAT32, 2, SHAPE(N, I), 0, 0, 0, N * I * 4},
+#ifdef LABELS
+      {"target", "target", GF_INT64, 1, SHAPE(N), 0, 0, 0, N * 8},
+#else
+      {"target", "target", GF_FLOAT32, 2, SHAPE(N, O), 0, 0, 0, N * O * 4},
+#endif
+      {"sample_weight", "sample_weight", GF_FLOAT32, 1, SHAPE(N), 0, 0, 0, N * 4})
+TABLE(output, {"output", "output", GF_FLOAT32, 2, SHAPE(N, O), 0, 0, 0, N * O * 4})
+TABLE(gradient, {"fc.weight", "gradient", GF_FLOAT32, TRANSPOSED}, {"fc.bias", "gradient", GF_FLOAT32, ROW})
+#ifdef GF_FEATURES
+TABLE(feature,
+      {"feature0", "feature", GF_FLOAT32, 2, SHAPE(N, I), 0, 0, 0, N * I * 4},
+      {"feature1", "feature", GF_INT64, 1, SHAPE(N), 0, 0, 0, N * 8})
+#else
+const gf_values gf_feature_values = {0, 0};
+#endif
 enum { SHARED = 64, TEMPORARIES = (N * O + I * O + O) * 4, SHARED_AT = (TEMPORARIES + 63) / 64 * 64 };
 const size_t gf_program_arena_bytes = SHARED_AT + SHARED;
 #ifdef GREEDY

@@ -78,7 +78,9 @@ def _slot_bytes(buffer: tirx.Var) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def make_source(functions: Mapping[str, tuple[tirx.PrimFunc, bool]], target: Target) -> tuple[str, dict[str, list[Launch]]]:
+def make_source(
+    functions: Mapping[str, tuple[tirx.PrimFunc, bool]], target: Target
+) -> tuple[str, dict[str, list[Launch]]]:
     """The CUDA C of all functions, and the launches of each. With its flag set, no two arguments share memory."""
     gpu = device_target(target)
     module: dict[str, tirx.PrimFunc] = {}
@@ -137,7 +139,8 @@ def _read_launch(kernel: str, kernels: Mapping[str, tirx.PrimFunc]) -> Launch:
             extents[str(statement.node.thread_tag)] = int(statement.value)
 
     structural_walk(function.body, [(tirx.AttrStmt, note)])
-    positions = [int(str(parameter.name).removeprefix(_PARAMETER).removesuffix(_ITS_DATA)) for parameter in function.params]
+    names = [str(parameter.name) for parameter in function.params]
+    positions = [int(name.removeprefix(_PARAMETER).removesuffix(_ITS_DATA)) for name in names]
     return Launch(kernel, _extents(extents, _GRID), _extents(extents, _BLOCK), tuple(positions))
 
 

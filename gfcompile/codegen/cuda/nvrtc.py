@@ -44,7 +44,7 @@ def _library() -> Any:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise UserError(f"CUDA targets need NVRTC, which cannot be loaded ({error}); reinstall nvidia-cuda-nvrtc-cu12") from error
+        raise UserError(f"CUDA targets need NVRTC, which does not load ({error}); reinstall gfcompile[cuda]") from error
 
 
 def _text(library: Any, program: ctypes.c_void_p, what: str) -> str:

@@ -13,6 +13,7 @@ _PACKAGES = {
     "cuda_runtime.h": "nvidia-cuda-runtime-cu12",
     "cuda/std/cstdint": "nvidia-cuda-cccl-cu12",
 }
+_REMEDY = "pip install 'gfcompile[cuda]'"
 
 
 def find(file: str) -> Path:
@@ -21,10 +22,10 @@ def find(file: str) -> Path:
     try:
         found = [entry for entry in files(package) or () if f"/{entry}".endswith(f"/{file}")]
     except PackageNotFoundError as error:
-        raise UserError(f"CUDA targets need '{package}', which is not installed; pip install 'gfcompile[cuda]'") from error
+        raise UserError(f"CUDA targets need '{package}', which is not installed; {_REMEDY}") from error
     path = Path(str(found[0].locate())) if found else None
     if path is None or not path.is_file():
-        raise UserError(f"CUDA targets need '{file}' of '{package}', which is damaged; pip install --force-reinstall {package}")
+        raise UserError(f"CUDA targets need '{file}' of '{package}', which is not there; {_REMEDY}")
     return path
 
 

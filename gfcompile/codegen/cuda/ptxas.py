@@ -1,4 +1,4 @@
-"""PTX to machine code by ptxas, and what it says of every kernel: registers, shared memory, spills; occupancy from that."""
+"""PTX to machine code by ptxas, and what it says of every kernel: registers, shared memory, spills."""
 
 from __future__ import annotations
 

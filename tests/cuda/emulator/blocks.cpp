@@ -23,16 +23,17 @@ struct Thread {
 
 const Kernel *kernel;
 void *const *actual;
+int me;
 uint3 thread_index, block_index;
 dim3 block_size, grid_size;
 
 static Thread threads[MOST_THREADS];
-static int count, me, waiting, living;
+static int count, waiting, living;
 static int ready[MOST_THREADS / WARP];  // threads of each warp that can run
 static void *launcher;                  // the stack that called launch
 static char failure[1024];
 
-int thread_number() { return me; }
+
 int lane() { return me % WARP; }
 
 const char *thread_name(int number) {
@@ -54,6 +55,13 @@ void fail(const char *format, ...) {
   void *abandoned;
   gf_switch(&abandoned, launcher);
   __builtin_unreachable();
+}
+
+void fail_misaligned(const volatile void *address, size_t bytes, size_t alignment) {
+  char place[160] = "a variable of its own";
+  size_t offset = (size_t)((const volatile char *)address - region);
+  if (offset < REGION) describe(place, sizeof place, offset);
+  fail("thread %s accesses a vector of %zu bytes at no multiple of %zu: %s", thread_name(me), bytes, alignment, place);
 }
 
 static const char *situation(const Thread &thread) {
@@ -225,12 +233,12 @@ static void run_blocks() {
       }
 }
 
-// Without race checks, only what leaves its page is seen, and a vector that does not lie at a multiple of its size.
+// Without race checks, only what leaves its page is seen.
 static void on_fault(int, siginfo_t *info, void *) {
   size_t offset = (size_t)((char *)info->si_addr - region);
   char place[160] = "an address that is not the device's";
   if (offset < REGION) describe(place, sizeof place, offset);
-  fail("thread %s accesses memory outside of every allocation, or a misaligned vector: %s", thread_name(me), place);
+  fail("thread %s accesses memory outside of every allocation: %s", thread_name(me), place);
 }
 
 static void launch() {
@@ -245,7 +253,8 @@ static void launch() {
 }
 
 static bool refuse(const char *what, unsigned long long value, unsigned long long most) {
-  snprintf(failure, sizeof failure, "kernel '%s': %s of %llu; at most %llu, at least 1", kernel->name, what, value, most);
+  const char *text = "kernel '%s': %s of %llu; at most %llu, at least 1";
+  snprintf(failure, sizeof failure, text, kernel->name, what, value, most);
   return true;
 }
 
@@ -271,13 +280,28 @@ GF_PUBLIC int gf_emulator_kernel(const char *name) {
   return -1;
 }
 
-// `sizes` are the grid's x, y, z and the block's; `arguments` as cuLaunchKernel takes them. 0, or -1 with an error text.
-GF_PUBLIC int gf_emulator_launch(int number, const unsigned *sizes, void **arguments) {
+// Bytes of a kernel's argument itself; 0 behind its last one.
+GF_PUBLIC size_t gf_emulator_argument_size(int number, int argument) {
+  const gf::Kernel &kernel = gf::kernels[number];
+  return argument < kernel.argument_count ? kernel.arguments[argument].size : 0;
+}
+
+static void set_sizes(int number, const unsigned *sizes) {
   gf::failure[0] = 0;
   gf::kernel = &gf::kernels[number];
   gf::grid_size = {sizes[0], sizes[1], sizes[2]};
   gf::block_size = {sizes[3], sizes[4], sizes[5]};
-  if (gf::is_refused()) return -1;
+}
+
+// Whether a device would take a launch of these sizes: the grid's x, y, z and the block's. 0, or -1 with an error text.
+GF_PUBLIC int gf_emulator_check_launch(int number, const unsigned *sizes) {
+  set_sizes(number, sizes);
+  return gf::is_refused() ? -1 : 0;
+}
+
+// Runs the kernel; `arguments` as cuLaunchKernel takes them, the address of each. 0, or -1 with an error text.
+GF_PUBLIC int gf_emulator_launch(int number, const unsigned *sizes, void **arguments) {
+  if (gf_emulator_check_launch(number, sizes)) return -1;
   void *addresses[256], *translated[256];
   for (int i = 0; i < gf::kernel->argument_count; ++i) {
     translated[i] = arguments[i];

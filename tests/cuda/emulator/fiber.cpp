@@ -77,7 +77,8 @@ constexpr size_t STACK = 128 << 10, PAGE = 4096;
 
 static char *reserve_stacks(int count) {
   size_t each = STACK + PAGE;
-  void *stacks = mmap(nullptr, each * count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void *stacks = mmap(nullptr, each * count, PROT_READ | PROT_WRITE, kind, -1, 0);
   if (stacks == MAP_FAILED) {
     perror("emulator: no memory for the stacks of a block");
     abort();

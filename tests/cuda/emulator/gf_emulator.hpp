@@ -2,7 +2,7 @@
 //
 // A block's threads are fibers of one operating-system thread, and blocks run one after another. Barriers, shuffles and
 // votes wait for the threads they must wait for; one that cannot be reached by all of them is an error, not a hang.
-// In a build with race checks, every access of a kernel to device or shared memory is looked up in a shadow: see race.cpp.
+// In a build with race checks, every access of a kernel to device or shared memory is compared with others: race.cpp.
 #pragma once
 #include <cstddef>
 
@@ -18,6 +18,7 @@ struct Array {  // in shared memory
 struct Argument {
   const char *name;
   bool is_pointer;
+  size_t size;   // its own
   size_t bytes;  // of what it points to, 0 where that is not known
 };
 
@@ -49,6 +50,15 @@ void warp_barrier(int line, unsigned mask = 0xffffffffu);
 unsigned active_mask(int line);
 uint64_t exchange(unsigned mask, uint64_t value, int from, int line);  // lane `from`'s value; all ones if it has none
 int lane();
+
+[[noreturn]] void fail_misaligned(const volatile void *address, size_t bytes, size_t alignment);
+
+// A device takes vectors at multiples of their size only. The compiler may take them apart, so this is asked first.
+template <class Vector>
+inline Vector *vector_at(const volatile void *address) {
+  if ((uintptr_t)address % alignof(Vector)) fail_misaligned(address, sizeof(Vector), alignof(Vector));
+  return (Vector *)address;
+}
 
 enum class Shuffle { FROM, UP, DOWN, XOR };
 

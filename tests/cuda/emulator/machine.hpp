@@ -16,7 +16,7 @@ constexpr uint64_t DEVICE = (uint64_t)1 << 52;
 extern const Kernel *kernel;       // the one that runs
 extern void *const *actual;        // its arguments, pointers already the host's
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));  // ends the launch
-int thread_number();
+extern int me;                     // the number of the running thread in its block
 const char *thread_name(int number);  // "(1,0,0)"
 
 // race.cpp. The clock ticks at every barrier; accesses with a barrier between them are ordered.

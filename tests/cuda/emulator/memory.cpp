@@ -71,7 +71,8 @@ GF_PUBLIC uint64_t gf_emulator_allocate(size_t bytes) {
   size_t size = (std::max(bytes, (size_t)1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   size_t pages = (size + PAGE - 1) / PAGE * PAGE, at = HEAP;
   auto next = allocations.begin();
-  for (; next != allocations.end() && at + pages + PAGE > next->pages_at; ++next) at = next->pages_at + next->pages + PAGE;
+  for (; next != allocations.end() && at + pages + PAGE > next->pages_at; ++next)
+    at = next->pages_at + next->pages + PAGE;
   if (at + pages + PAGE > REGION || mprotect(region + at, pages, PROT_READ | PROT_WRITE)) return 0;
   size_t offset = at + pages - size;  // its end meets the guard behind it
   allocations.insert(next, {offset, bytes, at, pages});

@@ -2,8 +2,8 @@
 //
 // The kernels are compiled with -fsanitize=thread, so that each access calls one of the functions at the end of this
 // file; the sanitizer's own library, which knows nothing of fibers and blocks, is not linked. A clock ticks at every
-// barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and no
-// barrier lies between them, or when they are of two blocks of one launch. The same value written twice is a conflict.
+// barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
+// no barrier lies between them, or when they are of two blocks of one launch. The same value written twice is a conflict.
 // A cell remembers the last write, the first read of a launch, and two readers since the last barrier: with blocks one
 // after another that is enough to miss nothing. (Behind __syncwarp, readers of other warps may be forgotten.)
 #include <sys/mman.h>
@@ -52,7 +52,8 @@ static void reserve_shadow() {
 void mark_allocation(size_t offset, size_t bytes, bool is_valid) {
   if (!checks_races) return;
   reserve_shadow();
-  for (size_t at = 0; at < bytes; at += 4) valid[(offset + at) / 4] = is_valid ? (uint8_t)min(bytes - at, (size_t)4) : 0;
+  for (size_t at = 0; at < bytes; at += 4)
+    valid[(offset + at) / 4] = is_valid ? (uint8_t)min(bytes - at, (size_t)4) : 0;
 }
 
 static void mark_shared(bool is_valid) {
@@ -102,7 +103,7 @@ void note_block_barrier() { barrier_time = ++now; }
 void note_warp_barrier(int warp) { warp_time[warp] = ++now; }
 
 static bool is_ordered_in_warp(int other, uint32_t time) {
-  int warp = thread_number() / WARP;
+  int warp = me / WARP;
   return other / WARP == warp && time < warp_time[warp];
 }
 
@@ -115,14 +116,13 @@ static bool is_ordered_in_warp(int other, uint32_t time) {
     snprintf(whose, sizeof whose, " of block (%zu,%zu,%zu)", number % grid_size.x, number / grid_size.x % grid_size.y,
              number / grid_size.x / grid_size.y);
   }
-  fail("race: thread %s %s what %s%s%s %s, with no barrier between them: %s", thread_name(thread_number()),
+  fail("race: thread %s %s what %s%s%s %s, with no barrier between them: %s", thread_name(me),
        is_write ? "writes" : "reads", other < 0 ? "a thread" : "thread ", other < 0 ? "" : thread_name(other), whose,
        other_wrote ? "wrote" : "read", place);
 }
 
 static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
   bool is_shared = offset < HEAP;
-  int me = thread_number();
   auto conflicts = [&](int other, uint32_t time) {
     if (time >= barrier_time) return other != me && !is_ordered_in_warp(other, time);
     return !is_shared && time >= launch_time && time < block_time;
@@ -136,32 +136,38 @@ static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
     fail_race(offset, is_write, -1, cell.first_read, false);
 }
 
+// Since the last barrier, or in another block of this launch.
+static inline bool is_recent(uint32_t time) {
+  return time >= barrier_time || (time < block_time && time >= launch_time);
+}
+
 static inline void examine(const Cell &cell, size_t offset, bool is_write) {
-  if (cell.written >= launch_time || (is_write && cell.read >= launch_time)) examine_slowly(cell, offset, is_write);
+  if (is_recent(cell.written) || (is_write && (is_recent(cell.read) || is_recent(cell.first_read))))
+    examine_slowly(cell, offset, is_write);
 }
 
 static inline void record(Cell &cell, bool is_write) {
-  unsigned me = (unsigned)thread_number();
+  unsigned mine = (unsigned)me & 1023;
   if (is_write) {
     cell.written = now;
-    cell.writer = me & 1023;
+    cell.writer = mine;
     return;
   }
   if (cell.first_read < launch_time) cell.first_read = now;
-  if (cell.read < barrier_time || cell.reader == me || is_ordered_in_warp(cell.reader, cell.read)) {
-    if (cell.reader != me || cell.read < barrier_time) cell.has_other = 0;
+  if (cell.read < barrier_time || cell.reader == mine || is_ordered_in_warp(cell.reader, cell.read)) {
+    if (cell.reader != mine || cell.read < barrier_time) cell.has_other = 0;
     cell.read = now;
-    cell.reader = me & 1023;
+    cell.reader = mine;
   } else if (!cell.has_other) {
     cell.has_other = 1;
-    cell.other_reader = me & 1023;
+    cell.other_reader = mine;
   }
 }
 
 [[noreturn]] static void fail_outside(size_t offset, size_t bytes, bool is_write) {
   char place[160];
   describe(place, sizeof place, offset);
-  fail("thread %s %s %zu bytes out of bounds: %s", thread_name(thread_number()), is_write ? "writes" : "reads", bytes,
+  fail("thread %s %s %zu bytes out of bounds: %s", thread_name(me), is_write ? "writes" : "reads", bytes,
        place);
 }
 
@@ -213,27 +219,13 @@ static inline void check(const void *address, size_t bytes, bool is_write) {
   }
 }
 
-// A device reads and writes values at multiples of their size only.
-static inline void check_aligned(const void *address, size_t bytes, bool is_write) {
-  size_t offset = (size_t)((const char *)address - region);
-  if (offset < REGION && offset % bytes) {
-    char place[160];
-    describe(place, sizeof place, offset);
-    fail("thread %s %s %zu bytes at no multiple of that: %s", thread_name(thread_number()),
-         is_write ? "writes" : "reads", bytes, place);
-  }
-  check(address, bytes, is_write);
-}
-
 }  // namespace gf
 
 extern "C" {
-#define GF_HOOKS(bytes)                                                                           \
-  void __tsan_read##bytes(void *address) { gf::check_aligned(address, bytes, false); }            \
-  void __tsan_write##bytes(void *address) { gf::check_aligned(address, bytes, true); }            \
-  void __tsan_volatile_read##bytes(void *address) { gf::check_aligned(address, bytes, false); }   \
-  void __tsan_volatile_write##bytes(void *address) { gf::check_aligned(address, bytes, true); }   \
-  void __tsan_unaligned_read##bytes(void *address) { gf::check(address, bytes, false); }          \
+#define GF_HOOKS(bytes)                                                                   \
+  void __tsan_read##bytes(void *address) { gf::check(address, bytes, false); }            \
+  void __tsan_write##bytes(void *address) { gf::check(address, bytes, true); }            \
+  void __tsan_unaligned_read##bytes(void *address) { gf::check(address, bytes, false); }  \
   void __tsan_unaligned_write##bytes(void *address) { gf::check(address, bytes, true); }
 GF_HOOKS(1)
 GF_HOOKS(2)

@@ -1,4 +1,4 @@
-"""CUDA C as C++ for the emulator: what a C++ compiler does not know is written out, and kernels are listed in a table."""
+"""CUDA C as C++ for the emulator: shared arrays get their place, and the kernels are listed in a table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 KERNEL = re.compile(
-    r'extern "C" __global__ void\s+(?:__launch_bounds__\((?P<bound>\d+)[^)]*\)\s*)?(?P<name>\w+)\((?P<params>[^)]*)\)\s*\{'
+    r'extern "C" __global__ void\s+(?:__launch_bounds__\((?P<bound>\d+)[^)]*\)\s*)?'
+    r"(?P<name>\w+)\((?P<params>[^)]*)\)\s*\{"
 )
-SHARED = re.compile(r"__shared__\s+(?:alignas\((?P<align>\d+)\)\s*)?(?P<type>[\w ]+?)\s+(?P<name>\w+)\[(?P<count>\d+)\];")
+SHARED = re.compile(
+    r"__shared__\s+(?:alignas\((?P<align>\d+)\)\s*)?(?P<type>[\w ]+?)\s+(?P<name>\w+)\[(?P<count>\d+)\];"
+)
+VECTOR = re.compile(r"\*\((\w+[234])\*\)\(")
 BARRIERS = re.compile(r"__syncthreads|__syncwarp|__shfl\w*_sync|__activemask")
 
 
@@ -45,7 +49,7 @@ def translate(source: str, race_check: bool, extents: Mapping[str, Sequence[int]
     pieces, done = [], 0
     for kernel in kernels:
         begin, end = kernel.body
-        pieces += [source[done:begin], " GF_COORDINATES;", _with_shared(kernel, source[begin:end])]
+        pieces += [source[done:begin], " GF_COORDINATES;", _rewrite_body(kernel, source[begin:end])]
         done = end
     text = re.sub(r"^\s*#include <cuda\.h>", "", "".join([*pieces, source[done:]]), flags=re.M)
     blocks = "\n".join(_shared_block(kernel) for kernel in kernels if kernel.shared)
@@ -80,9 +84,10 @@ def _parameter(text: str) -> tuple[str, str]:
     return kind.strip(), name
 
 
-def _with_shared(kernel: Kernel, body: str) -> str:
+def _rewrite_body(kernel: Kernel, body: str) -> str:
     block = f"reinterpret_cast<gf_shared_{kernel.name} *>(gf::shared_memory)"
-    return SHARED.sub(lambda match: f"auto &{match['name']} = {block}->{match['name']};", body)
+    body = SHARED.sub(lambda match: f"auto &{match['name']} = {block}->{match['name']};", body)
+    return VECTOR.sub(r"*gf::vector_at<\1>(", body)
 
 
 def _shared_block(kernel: Kernel) -> str:
@@ -103,7 +108,7 @@ def _table(kernel: Kernel, extents: Sequence[int]) -> str:
     calls = ", ".join(f"*({kind} *)arguments[{i}]" for i, (kind, _) in enumerate(kernel.parameters))
     sizes = extents or [0] * len(kernel.parameters)
     arguments = ", ".join(
-        f'{{"{name}", {"true" if kind.endswith("*") else "false"}, {size}}}'
+        f'{{"{name}", {"true" if kind.endswith("*") else "false"}, sizeof({kind}), {size}}}'
         for (kind, name), size in zip(kernel.parameters, sizes, strict=True)
     )
     block = f"gf_shared_{kernel.name}"
