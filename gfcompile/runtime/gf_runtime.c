@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gf_cores.h"
 #include "gf_pool.h"
 #include "gf_program.h"
 #include "gf_step.h"
@@ -59,7 +60,7 @@ static void release(gf_step *step) {
 }
 
 static int set_threads(gf_step *step, int threads) {
-  if (threads <= 0) threads = gf_online_cores();
+  if (threads <= 0) threads = gf_default_threads();
   if (threads > GF_MAX_THREADS) {
     gf_set_error("%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
     return -1;
