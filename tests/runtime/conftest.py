@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
 
 HERE = Path(__file__).parent
@@ -83,7 +84,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def compile_library(*defines: str) -> Path:
         path = folder / f"{'_'.join(defines) or 'plain'}.so"
         if not path.exists():
-            sources = [HERE / "linear_program.c", RUNTIME / "gf_runtime.c", RUNTIME / "gf_pool.c"]
+            sources = [HERE / "linear_program.c", *runtime_sources("cpu")]
             options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
             command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources)]
             subprocess.run(command, check=True, capture_output=True, text=True)
