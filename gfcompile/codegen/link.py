@@ -107,6 +107,7 @@ def _link(inputs: Sequence[Path], output: Path, target: Target, flags: Sequence[
         f"-I{RUNTIME}",
         *(str(path) for path in inputs),
         "-lm",
+        *(["-ldl"] if target.kind == "cuda" else []),  # the driver is looked for when the library runs
         "-o",
         str(output),
     ]

@@ -192,7 +192,7 @@ class Step:
         with self._lock:
             handle, self._handle = self._handle, 0
             if handle:
-                self.__dict__.pop("_state", None)  # its views point into what is freed now
+                self.__dict__.pop("_state", None)  # it reads from what is freed now
                 self._library.destroy(handle)
 
     def __enter__(self) -> Step:
