@@ -20,7 +20,6 @@ import gfcompile
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
-from gfcompile.codegen.cuda.ptxas import Usage
 from gfcompile.codegen.description import Description, describe
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import RUNTIME, link_library, linker_words
@@ -50,7 +49,7 @@ class Sources:
     objects: list[Path]
     build_id: str
     flags: tuple[str, ...] = ()  # for the runtime's C
-    usages: tuple[Usage, ...] = ()  # what a GPU's kernels take
+    cuda: CudaKernels | None = None
 
 
 def check_destination(out: Path) -> None:
@@ -94,6 +93,8 @@ def build(
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
+        if sources.cuda is not None:
+            dumps = {**dumps, "kernels.cu": sources.cuda.source.encode()}
         for name, content in dumps.items():
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ def write_sources(
     driver.write_text(draft.replace(ID_PLACE, build_id))
     flags = FEATURES_FLAGS if "features" in analysis.programs else ()
     if isinstance(kernels, CudaKernels):
-        return Sources(driver, [kernels.stubs], build_id, flags, tuple(kernels.usages))
+        return Sources(driver, [kernels.stubs], build_id, flags, kernels)
     return Sources(driver, kernels.objects, build_id, flags)
 
 

@@ -30,7 +30,7 @@ class Kernels:
     symbols: dict[str, dict[str, str]]
     objects: list[Path]  # for the linker or, of a GPU's, what the stubs include
     scratch_bytes: int
-    stubs: Path | None = None  # C that stands between the driver and what is not linked
+    stubs: Path | None  # C that stands between the driver and what is not linked
 
 
 class KernelBuilder:
@@ -75,7 +75,7 @@ class KernelBuilder:
             tirx.build(module, target, pipeline=PIPELINE).write_to_file(str(path), "o")
             objects.append(path)
         progress(len(self.functions), len(self.functions), "")
-        return Kernels(self.symbols, objects, scratch)
+        return Kernels(self.symbols, objects, scratch, None)
 
 
 def check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gfcompile.codegen.build import KernelBuilder, Kernels, check_in_place
@@ -16,9 +16,10 @@ from gfcompile.errors import ContractError
 
 @dataclass(frozen=True)
 class CudaKernels(Kernels):
-    """`usages` is what ptxas counted, in the order of the launches."""
+    """`source` is CUDA C, for people and for the emulator; `usages` what ptxas counted, in the order of launches."""
 
-    usages: list[Usage] = field(default_factory=list)
+    source: str
+    usages: list[Usage]
 
 
 class CudaKernelBuilder(KernelBuilder):
@@ -36,7 +37,6 @@ class CudaKernelBuilder(KernelBuilder):
         source, launches = make_source(
             {symbol: (function, symbol not in self._in_place) for symbol, function in scheduled.items()}, target
         )
-        (folder / "kernels.cu").write_text(source)
         progress(0, total, f"by NVRTC for {arch}")
         ptx, cubin = folder / "kernels.ptx", folder / "kernels.cubin"
         ptx.write_text(compile_ptx(source, arch))
@@ -51,4 +51,4 @@ class CudaKernelBuilder(KernelBuilder):
         stub_file = folder / "launches.c"
         stub_file.write_text(write_stubs(stubs, images))
         usages = make_usages(counted, [launch for stub in stubs.values() for launch in stub.launches], target.gpu)
-        return CudaKernels(self.symbols, [cubin, ptx], 0, stubs=stub_file, usages=usages)
+        return CudaKernels(self.symbols, [cubin, ptx], 0, stub_file, source, usages)

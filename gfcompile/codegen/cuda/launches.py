@@ -63,10 +63,17 @@ def cut(function: tirx.PrimFunc) -> Nests:
     own = [buffer for buffer in root.alloc_buffers if buffer.scope() != "global"]
     nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     buffers = [*function.params, *shared]
-    parts = []
+    parts: list[tirx.PrimFunc] = []
+    taken: list[tirx.Var] = []
     for nest in nests:
         used = _buffers_in(nest)
-        local = [buffer for buffer in own if any(buffer.same_as(other) for other in used)]
+        local = [buffer for buffer in own if _is_among(buffer, used)]
+        for buffer in local:
+            if _is_among(buffer, taken):
+                raise ContractError(
+                    f"'{buffer.name}' ({buffer.scope()} memory) lives through two launches"
+                )
+        taken += local
         block = SBlock([], [], [], "root", nest, alloc_buffers=local)
         parts.append(tirx.PrimFunc(buffers, SBlockRealize([], True, block), attrs=function.attrs))
     *offsets, workspace = accumulate(map(_slot_bytes, shared), initial=0)
@@ -147,6 +154,10 @@ def _read_launch(kernel: str, kernels: Mapping[str, tirx.PrimFunc]) -> Launch:
 def _extents(found: Mapping[str, int], tags: Sequence[str]) -> tuple[int, int, int]:
     x, y, z = (found.get(tag, 1) for tag in tags)
     return x, y, z
+
+
+def _is_among(buffer: tirx.Var, others: Sequence[tirx.Var]) -> bool:
+    return any(buffer.same_as(other) for other in others)
 
 
 def _buffers_in(nest: Any) -> list[tirx.Var]:

@@ -35,7 +35,13 @@ def compile_ptx(source: str, arch: str) -> str:
         ptx = _text(library, program, "PTX")
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    return re.sub(r"^\.version \S+", f".version {_FIRST_PTX.get(arch, _OLDEST_PTX)}", ptx, count=1, flags=re.MULTILINE)
+    return _for_older_drivers(ptx, _FIRST_PTX.get(arch, _OLDEST_PTX))
+
+
+def _for_older_drivers(ptx: str, version: str) -> str:
+    """The same program under an older version's name; a hint that came with PTX 8.3 is left out."""
+    plain = re.sub(r'^\s*\.pragma "used_bytes_mask [^"]*";\n', "", ptx, flags=re.MULTILINE)
+    return re.sub(r"^\.version \S+", f".version {version}", plain, count=1, flags=re.MULTILINE)
 
 
 @cache

@@ -19,8 +19,9 @@ from tvm.s_tir.schedule import SBlockRV, ScheduleError
 from tvm_ffi import structural_walk
 
 from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
+from gfcompile.codegen.schedules.gpu.fusion import inline_epilogue, inline_producers
 from gfcompile.codegen.schedules.gpu.rest import schedule_rest
-from gfcompile.codegen.schedules.inline import inline_epilogue, inline_injective, inline_producers
+from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.targets import Target
 
 _SPATIAL = 0

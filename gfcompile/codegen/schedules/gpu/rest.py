@@ -11,8 +11,9 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, access, axis_loops, has_axis_loops, list_blocks, split_axes
+from gfcompile.codegen.schedules.gpu.fusion import inline_epilogue
 from gfcompile.codegen.schedules.gpu.threads import BLOCK_THREADS, WARP, bind_flat, bind_single, is_bound
-from gfcompile.codegen.schedules.inline import inline_epilogue, inline_injective
+from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.tile import divisors
 from gfcompile.targets import Target
 
