@@ -54,6 +54,20 @@ def build(
     return out
 
 
+def build_driver(folder: Path, compiler: str = "gcc") -> Path:
+    """The stand-in for the CUDA driver, as `folder`/libcuda.so.1; returns the folder, for LD_LIBRARY_PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = ("-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-shared", "-pthread")
+    _run([compiler, *flags, str(HERE / "fake_libcuda.c"), "-ldl", "-o", str(folder / "libcuda.so.1")])
+    return folder
+
+
+def driver_environment(driver: Path, kernels: Path, **settings: object) -> dict[str, str]:
+    """What a process needs to find the stand-in; `settings` as in fake_libcuda.c: `capability=87`, `log=path`."""
+    named = {f"GF_FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
+    return {"LD_LIBRARY_PATH": str(driver), "GF_FAKE_CUDA_KERNELS": str(kernels), **named}
+
+
 def launch(library: Path, kernel: str, grid: Sequence[int], block: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
     """Run one kernel on copies of the arrays in the emulator's memory; afterwards they hold what it left there.
 

@@ -3,7 +3,7 @@
 // The kernels are compiled with -fsanitize=thread, so that each access calls one of the functions at the end of this
 // file; the sanitizer's own library, which knows nothing of fibers and blocks, is not linked. A clock ticks at every
 // barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
-// no barrier lies between them, or when they are of two blocks of one launch. The same value written twice is a conflict.
+// no barrier lies between them, or when they are of two blocks of one launch; also when both write the same value.
 // A cell remembers the last write, the first read of a launch, and two readers since the last barrier: with blocks one
 // after another that is enough to miss nothing. (Behind __syncwarp, readers of other warps may be forgotten.)
 #include <sys/mman.h>
