@@ -37,7 +37,7 @@ static void *allocate(size_t bytes, const char *what) {
   size_t size = bytes ? align_up(bytes) : GF_ALIGNMENT;
   void *memory = aligned_alloc(GF_ALIGNMENT, size);
   if (memory) return memset(memory, 0, size);
-  gf_set_error("cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
+  gf_fail(GF_ERROR_MEMORY, "cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
   return NULL;
 }
 
@@ -61,8 +61,7 @@ static void release(gf_step *step) {
 static int set_threads(gf_step *step, int threads) {
   if (threads <= 0) threads = gf_online_cores();
   if (threads > GF_MAX_THREADS) {
-    gf_set_error("%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
   }
   size_t bytes = gf_step_scratch_bytes();
   gf_lane *lanes = allocate((size_t)threads * sizeof *lanes, "threads");
@@ -70,7 +69,7 @@ static int set_threads(gf_step *step, int threads) {
   if (!scratch || gf_pool_reserve(threads)) {
     free(scratch);
     free(lanes);
-    return -1;
+    return GF_ERROR_MEMORY;
   }
   for (int i = 0; i < threads; ++i) {
     char *base = scratch + (size_t)i * bytes;
@@ -129,8 +128,7 @@ int gf_step_threads(const gf_step *step) {
 int gf_step_set_threads(gf_step *step, int threads) {
   gf_set_error("%s", "");
   if (!step) {
-    gf_set_error("gf_step_set_threads: the step is NULL");
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "gf_step_set_threads: the step is NULL");
   }
   pthread_mutex_lock(&library);
   int code = set_threads(step, threads);
@@ -140,6 +138,10 @@ int gf_step_set_threads(gf_step *step, int threads) {
 
 const char *gf_build_id(void) { return gf_program_build_id; }
 const char *gf_error(void) { return gf_error_text(); }
+
+/* A text without a code comes from below: from a kernel, or from the pool. */
+int gf_error_code(void) { return gf_failure() || !gf_error_text()[0] ? gf_failure() : GF_ERROR_KERNEL; }
+
 int gf_step_tensor_count(void) { return gf_state_values.count; }
 size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
 
@@ -158,8 +160,8 @@ void *gf_step_tensor(gf_step *step, int index) {
 static int move_state(gf_step *step, int index, void *out, const void *in, const char *call) {
   gf_set_error("%s", "");
   if (!step || index < 0 || index >= gf_state_values.count || !(out || in)) {
-    gf_set_error("%s: the step or the memory is NULL, or there is no state tensor %d", call, index);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or the memory is NULL, or there is no state tensor %d", call,
+                   index);
   }
   pthread_mutex_lock(&library);
   if (out) memcpy(out, step->state[index], gf_state_values.values[index].bytes);
@@ -179,8 +181,7 @@ int gf_step_set(gf_step *step, int index, const void *physical) {
 static int begin(gf_step *step, const void *const *inputs, const char *call) {
   gf_set_error("%s", "");
   if (!step || !inputs) {
-    gf_set_error("%s: the step or its inputs are NULL", call);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or its inputs are NULL", call);
   }
   pthread_mutex_lock(&library);
   if (gf_pool_reserve(step->threads)) gf_set_error("%s", ""); /* only after a fork; fewer executors still do */
@@ -191,8 +192,9 @@ static int begin(gf_step *step, const void *const *inputs, const char *call) {
 static int end(int code, const char *call) {
   gf_pool_leave();
   pthread_mutex_unlock(&library);
-  if (code && !gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
-  return code;
+  if (!code) return GF_OK;
+  if (!gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
+  return GF_ERROR_KERNEL;
 }
 
 /* gf_program_train, or the same on features. */
@@ -201,10 +203,9 @@ typedef int (*update_t)(char *, void *const *, const void *const *, const float 
 static int update(gf_step *step, update_t program, const void *const *inputs, float lr, float *loss, const char *call) {
   _Alignas(GF_ALIGNMENT) float rate = lr, value = 0;
   if (!(lr >= 0) || isinf(lr)) {
-    gf_set_error("%s: the learning rate must be finite and not negative", call);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the learning rate must be finite and not negative", call);
   }
-  if (begin(step, inputs, call)) return -1;
+  if (begin(step, inputs, call)) return GF_ERROR_ARGUMENT;
   int code = end(program(step->arena, step->state, inputs, &rate, &value), call);
   if (loss) *loss = value;
   return code;
@@ -216,20 +217,20 @@ int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *los
 
 int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
   _Alignas(GF_ALIGNMENT) float value = 0;
-  if (begin(step, inputs, "gf_step_gradients")) return -1;
+  if (begin(step, inputs, "gf_step_gradients")) return GF_ERROR_ARGUMENT;
   int code = end(gf_program_gradients(step->arena, step->state, inputs, &value, gradients), "gf_step_gradients");
   if (loss) *loss = value;
   return code;
 }
 
 int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs) {
-  if (begin(step, inputs, "gf_step_predict")) return -1;
+  if (begin(step, inputs, "gf_step_predict")) return GF_ERROR_ARGUMENT;
   return end(gf_program_predict(step->arena, step->state, inputs, outputs), "gf_step_predict");
 }
 
 #ifdef GF_FEATURES
 int gf_step_features(gf_step *step, const void *const *inputs, void *const *features) {
-  if (begin(step, inputs, "gf_step_features")) return -1;
+  if (begin(step, inputs, "gf_step_features")) return GF_ERROR_ARGUMENT;
   return end(gf_program_features(step->arena, step->state, inputs, features), "gf_step_features");
 }
 

@@ -17,6 +17,7 @@ from gfcompile.runtime import tensorfile
 
 HERE = Path(__file__).parent
 RUNTIME = Path(tensorfile.__file__).parent
+C_FILES = tuple(sorted(path.name for path in RUNTIME.glob("*.c")))
 FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
 
 Build = Callable[..., Path]
@@ -42,6 +43,7 @@ def manifest() -> dict[str, Any]:
 
     return {
         "format": 1, "name": "linear_step", "library": "libstep.so", "files": {}, "batch": 4, "lr": 0.05,
+        "checkpoint": {"compatible": "c0", "frozen": "f0"},
         "loss": {"name": "mse", "per_sample": True, "classes": None},
         "inputs": [
             {"name": "x", "role": "input", "shape": [4, 2], "dtype": "float32"},
@@ -83,9 +85,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def compile_library(*defines: str) -> Path:
         path = folder / f"{'_'.join(defines) or 'plain'}.so"
         if not path.exists():
-            sources = [HERE / "linear_program.c", RUNTIME / "gf_runtime.c", RUNTIME / "gf_pool.c"]
+            sources = [HERE / "linear_program.c", *(RUNTIME / name for name in C_FILES)]
             options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
-            command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources)]
+            command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True)
         return path
 
