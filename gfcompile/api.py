@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfcompile.codegen.artifact import build, check_destination
+from gfcompile.codegen import artifact
+from gfcompile.codegen.link import choose_linker, require_linker
 from gfcompile.compiler import Job, analyse
 from gfcompile.dumps import Dumps
 from gfcompile.errors import UserError
@@ -22,7 +23,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.targets import find_target
+from gfcompile.targets import Target, explain_foreign, find_target
 
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -57,6 +58,9 @@ def compile(
     dropout: bool = False,
     compat: str | None = None,
     target: str = "native",
+    arch: str | None = None,
+    linker: str | None = None,
+    libc: str | None = None,
     loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
     optimizer: Any = "sgd",
     lr: float | None = None,
@@ -86,7 +90,50 @@ def compile(
     torch.optim one over the model's parameters, whose groups hold for the parameters in them; a trained one in none
     takes the first group's settings. `groups` gives settings to parameters by name, {"*.bias": {"weight_decay": 0.0,
     "lr_factor": 0.1}}; `clip_norm` and `clip_value` clip the gradients that it reads.
+
+    `target` is a machine that `gfcompile targets` lists, or a .toml file; it must be one that runs here, `build` is for
+    the others. `arch` is the GPU's of target "cuda"; `linker` is zig or gcc, `libc` glibc or musl, if not the target's.
     """
+    given = dict(locals())
+    del given["threads"]
+    foreign = explain_foreign(_machine(target, arch, linker, libc))
+    if foreign is not None:
+        raise UserError(f"target '{target}': {foreign}; gfcompile.build(...) writes the artifact without loading it")
+    return load(build(**given), threads)
+
+
+def build(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    layers: int | None = None,
+    r: int | Mapping[str, int] = DEFAULT_PATCH,
+    exact: bool = False,
+    train: str | Sequence[str] | None = None,
+    train_affine: bool = False,
+    calculus: bool = True,
+    winograd: bool = True,
+    cache_prefix: bool = False,
+    batchnorm: str | Mapping[str, str] = "eval",
+    dropout: bool = False,
+    compat: str | None = None,
+    target: str = "native",
+    arch: str | None = None,
+    linker: str | None = None,
+    libc: str | None = None,
+    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
+    optimizer: Any = "sgd",
+    lr: float | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    debug: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Write the artifact for a machine that need not be this one; returns its folder. Arguments as of `compile`."""
     if not isinstance(model, nn.Module):
         raise UserError(
             f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line"
@@ -116,24 +163,23 @@ def compile(
         skeleton=loaded.onnx_skeleton,
     )
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
-    compile_job(job, folder, target, progress, debug=debug)
-    return load(folder, threads)
+    return compile_job(job, folder, _machine(target, arch, linker, libc), progress, debug=debug)
 
 
 def compile_job(
     job: Job,
     out: Path,
-    target: str,
+    target: Target,
     progress: Callable[[str], None],
     dump: Path | None = None,
     debug: bool = False,
 ) -> Path:
     """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
-    machine = find_target(target)
-    check_destination(out)
+    require_linker(target)
+    artifact.check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
-    analysis = analyse(job, dumps.observe, progress, machine)
-    folder = build(analysis, out, progress, dumps.files, debug, dumps.model)
+    analysis = analyse(job, dumps.observe, progress, target)
+    folder = artifact.build(analysis, out, progress, dumps.files, debug, dumps.model)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
     return folder
@@ -142,6 +188,10 @@ def compile_job(
 def load(path: str | os.PathLike[str], threads: int | None = None) -> CompiledStep:
     """Load an artifact's folder."""
     return CompiledStep(path, threads)
+
+
+def _machine(target: str, arch: str | None, linker: str | None, libc: str | None) -> Target:
+    return choose_linker(find_target(target, arch), linker, libc)
 
 
 def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gfcompile.compiler import Analysis, Job
+    from gfcompile.targets import Target
 
 OK, FAILED = 0, 1
 
@@ -28,18 +29,17 @@ def compile(args: argparse.Namespace) -> int:
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
     from gfcompile import api
     from gfcompile.codegen.artifact import check_destination
-    from gfcompile.targets import find_target
 
-    find_target(args.target)
+    machine = _machine(args)
     if args.out is not None and not args.dry_run:
         check_destination(args.out)
     job, name, source = make_job(args, screen)
     out = args.out if args.out is not None else Path(f"{name}_step")
     folder: Path | None = None
     if args.dry_run:
-        report = _analyse(job, screen, args.dump, args.dump, args.target)
+        report = _analyse(job, screen, args.dump, args.dump, machine)
     else:
-        folder = api.compile_job(job, out, args.target, screen.progress, args.dump, args.debug)
+        folder = api.compile_job(job, out, machine, screen.progress, args.dump, args.debug)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     screen.clear()
     if args.json:
@@ -117,13 +117,18 @@ def verify(args: argparse.Namespace) -> int:
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.runtime.manifest import read_manifest
+    from gfcompile.targets import explain_foreign
     from gfcompile.verify import verify as compare
 
+    machine = _machine(args)
+    foreign = explain_foreign(machine) if args.artifact is None else None
+    if foreign is not None:
+        raise UserError(f"--target {args.target}: {foreign}; what is verified must run here")
     with tempfile.TemporaryDirectory(prefix="gfcompile-verify-") as scratch:
         if args.artifact is None:
             job, _, _ = make_job(args, screen)
             module, loss = job.module, job.loss
-            artifact = api.compile_job(job, Path(scratch) / "verified_step", args.target, screen.progress)
+            artifact = api.compile_job(job, Path(scratch) / "verified_step", machine, screen.progress)
         else:
             artifact = args.artifact
             manifest = read_manifest(artifact)
@@ -189,15 +194,9 @@ def passes(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> int:
-    import tomllib
+    from gfcompile.targets import list_targets, read_target
 
-    from gfcompile import targets
-
-    folder = Path(targets.__file__).parent  # read as text: asking LLVM about the native machine takes seconds
-    rows = {
-        name: tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))["description"]
-        for name in targets.list_targets()
-    }
+    rows = {name: read_target(name)[1]["description"] for name in list_targets()}
     lines = [f"{name:<16} {text}" for name, text in rows.items()]
     write(json.dumps(rows, indent=1) if args.json else "\n".join(lines), sys.stdout)
     return OK
@@ -254,17 +253,24 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     return job, loaded.name, source
 
 
+def _machine(args: argparse.Namespace) -> Target:
+    """The target of the command line, with how it is to be linked."""
+    from gfcompile.codegen.link import choose_linker
+    from gfcompile.targets import find_target
+
+    return choose_linker(find_target(args.target, args.arch), args.linker, args.libc)
+
+
 def _analyse(
-    job: Job, screen: Screen, dump: Path | None, report: Path | None, target: str = "native"
+    job: Job, screen: Screen, dump: Path | None, report: Path | None, target: Target | None = None
 ) -> dict[str, Any]:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.compiler import analyse
     from gfcompile.dumps import Dumps
     from gfcompile.report import make_report, write_report
-    from gfcompile.targets import find_target
 
     observe = Dumps(dump).observe if dump is not None else None
-    analysis = analyse(job, observe, screen.progress, find_target(target))
+    analysis = analyse(job, observe, screen.progress, target)
     if report is not None:
         _write(write_report, analysis, report)
     return make_report(analysis)

@@ -282,6 +282,15 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "--target", metavar="NAME", default="native",
         help="machine to compile for: a name that `gfcompile targets` lists, or a .toml file; default: native",
     )  # fmt: skip
+    group.add_argument("--arch", metavar="sm_NN", help="the GPU's architecture, for --target cuda, as in sm_86")
+    group.add_argument(
+        "--linker", metavar="NAME",
+        help="zig: the ziglang package, the boards' default; gcc: the system's, or its cross compiler for a board; the"
+        " library then needs a glibc as new as the compiler's own",
+    )  # fmt: skip
+    group.add_argument(
+        "--libc", metavar="NAME", help="musl: programs in the artifact are static and need no C library on the board"
+    )
 
 
 def _screen(group: argparse._ArgumentGroup) -> None:

@@ -21,7 +21,7 @@ from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.description import About, Description, Entry, describe
 from gfcompile.codegen.driver import Planned, write_driver
-from gfcompile.codegen.link import RUNTIME, link_library
+from gfcompile.codegen.link import RUNTIME, link_executable, link_library, linker_words, runtime_sources
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
@@ -29,10 +29,15 @@ from gfcompile.frontend.trace import output_keys
 from gfcompile.onnx_out.export import MODEL
 from gfcompile.prefix import fingerprint
 from gfcompile.report import write_report
+from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import SELFTEST
+from gfcompile.selftest import make_selftest
 from gfcompile.step import Role
+from gfcompile.targets import Target
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
+TRAINER = "gf-train"
 WRAPPER = (
     "__init__",
     "batch",
@@ -96,9 +101,13 @@ def build(
         folder = Path(scratch) / out.name
         folder.mkdir()
         sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed, out.name)
-        progress("linking")
+        progress(linker_words(analysis.scheduler.target))
         flags = (*sources.flags, *(DEBUG_FLAGS if debug else ()))
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
+        _link_trainer(sources, folder, analysis.scheduler.target, flags)
+        manifest = _manifest(analysis, out.name, sources.build_id, debug)
+        progress("computing the self-test")
+        tensorfile.write(folder / SELFTEST, make_selftest(analysis, manifest))
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
@@ -106,12 +115,11 @@ def build(
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        files = [LIBRARY, WEIGHTS, CONSTANTS]
+        files = [LIBRARY, WEIGHTS, CONSTANTS, SELFTEST]
         skeleton = analysis.job.skeleton or model
         if skeleton is not None:
             (folder / MODEL).write_bytes(skeleton)
             files.append(MODEL)
-        manifest = _manifest(analysis, out.name, sources.build_id, debug)
         manifest["files"] = {name: _sha256(folder / name) for name in files}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         write_report(analysis, folder)
@@ -182,6 +190,17 @@ def _frozen_key(analysis: Analysis) -> str:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
             digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _link_trainer(sources: Sources, folder: Path, target: Target, flags: Sequence[str]) -> None:
+    """The program that trains without Python. It finds the library in its own folder, wherever that is copied to."""
+    own = sorted((RUNTIME / "train").glob("*.c"))
+    if target.libc == "musl":  # a static program loads no library: it holds everything
+        everything = [*own, sources.driver, *runtime_sources(target.kind)]
+        link_executable(everything, sources.objects, folder / TRAINER, target, flags)
+    else:
+        found = (f"-L{folder}", "-Wl,--no-as-needed", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN")
+        link_executable(own, [], folder / TRAINER, target, (*flags, *found))
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:

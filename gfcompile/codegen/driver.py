@@ -75,7 +75,7 @@ def write_driver(
         "",
         *prototypes,
     ]
-    return "\n".join(head) + "\n\n" + "\n\n".join(bodies) + "\n"
+    return "\n".join(head) + "\n\n" + "\n\n".join([*bodies, _PREPARE]) + "\n"
 
 
 class _Function:
@@ -154,6 +154,8 @@ class _Function:
         return f"{ARRAYS[value.role]}[{before.count(value.role)}]"
 
 
+# Constants are the library's own: nothing to put into the arena.
+_PREPARE = "int gf_program_prepare(char *arena) { return (void)arena, 0; }"
 _CLOCK = """#include <time.h>
 
 static int64_t now(void) {

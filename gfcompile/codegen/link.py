@@ -1,46 +1,124 @@
-"""Compile the generated driver and the runtime, and link them with the kernels into one library."""
+"""Compile the generated driver and the runtime, and link them with the kernels into a library or a program."""
 
 from __future__ import annotations
 
+import importlib.util
+import platform
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from gfcompile.codegen.binary_check import check_glibc
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
-FLAGS = (
-    "-std=gnu11",
-    "-O2",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-shared",
-    "-pthread",
-    "-Wl,--no-undefined",
-    "-Wl,-z,noexecstack",
-)
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack")
+# The runtime's C is in every library, but for what only one kind of machine has.
+ONLY = {"gf_device_cpu.c": "cpu", "gf_device_cuda.c": "cuda"}
+ZIG = "ziglang"  # the package on PyPI: a C compiler for every machine, with every version of glibc
+LINKERS = ("zig", "gcc")
+LIBCS = ("glibc", "musl")
+
+
+def runtime_sources(kind: str) -> list[Path]:
+    """The runtime's C for one kind of target."""
+    return [path for path in sorted(RUNTIME.glob("*.c")) if ONLY.get(path.name, kind) == kind]
+
+
+def choose_linker(target: Target, linker: str | None, libc: str | None = None) -> Target:
+    """The target as the command line wants it linked: `linker` zig or gcc, `libc` glibc or musl for programs."""
+    for option, value, known in (("--linker", linker, LINKERS), ("--libc", libc, LIBCS)):
+        if value is not None and value not in known:
+            raise UserError(f"{option} '{value}': use {' or '.join(known)}")
+    if linker == "zig":
+        target = replace(target, link=[ZIG, "cc"])
+    elif linker == "gcc":
+        # It binds to the newest symbols of its own glibc: no floor can be promised, the report says what came out.
+        is_here = target.architecture == platform.machine()
+        target = replace(target, link=["gcc" if is_here else f"{target.architecture}-linux-gnu-gcc"], glibc=None)
+    if libc is not None:
+        target = replace(target, libc=libc)
+    if target.libc == "musl" and target.kind == "cuda":
+        raise UserError(f"--libc musl: target '{target.name}' loads the CUDA driver, which a static program cannot")
+    if target.libc == "musl" and target.link[0] != ZIG:
+        raise UserError(f"--libc musl: '{target.link[0]}' brings no musl; use --linker zig")
+    return target
 
 
 def link_library(
     driver: Path, objects: Sequence[Path], library: Path, target: Target, flags: Sequence[str] = ()
 ) -> None:
-    """`cc` on everything at once: the C is small. `flags` come on top of those of every build."""
+    """Everything at once: the C is small. `flags` come on top of those of every build.
+
+    A library is loaded by a program that has its C library already: it uses glibc even where programs are static.
+    """
+    sources = [driver, *runtime_sources(target.kind)]
+    _link([*sources, *objects], library, target, ["-shared", *flags], static=False)
+    check_glibc(library, target)
+
+
+def link_executable(
+    sources: Sequence[Path], objects: Sequence[Path], output: Path, target: Target, flags: Sequence[str] = ()
+) -> None:
+    """A program of C sources and objects; static where the target asks for musl."""
+    _link([*sources, *objects], output, target, flags, static=target.libc == "musl")
+    check_glibc(output, target)
+
+
+def linker_words(target: Target) -> str:
+    """For the progress line: why the first link takes long."""
+    if target.link[0] != ZIG:
+        return "linking"
+    return "linking (zig prepares a machine's C library once: the first time takes about 10 s)"
+
+
+def find_missing(target: Target) -> str | None:
+    """What to install before this target can be linked; None if it is there."""
+    command = target.link[0]
+    if command == ZIG:
+        return None if importlib.util.find_spec(ZIG) else f"pip install {ZIG}"
+    if shutil.which(command):
+        return None
+    if command.endswith("-linux-gnu-gcc"):
+        return f"apt install gcc-{target.architecture.replace('_', '-')}-linux-gnu"
+    return "install a C compiler"
+
+
+def require_linker(target: Target) -> None:
+    """Refuse early what could not be linked after minutes of compiling."""
+    missing = find_missing(target)
+    if missing is not None:
+        raise UserError(f"target '{target.name}': '{target.link[0]}' is not installed; {missing}")
+
+
+def _link(inputs: Sequence[Path], output: Path, target: Target, flags: Sequence[str], static: bool) -> None:
+    require_linker(target)
     command = [
-        *target.link,
+        *_compiler(target, static),
         *FLAGS,
         *flags,
         f"-I{RUNTIME}",
-        *(str(path) for path in (driver, *sorted(RUNTIME.glob("*.c")), *objects)),
+        *(str(path) for path in inputs),
         "-lm",
+        *(["-ldl"] if target.kind == "cuda" else []),  # the driver is looked for when the library runs
         "-o",
-        str(library),
+        str(output),
     ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise UserError(f"target '{target.name}': '{target.link[0]}' is not installed; install a C compiler") from error
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line), (said or [f"exit code {done.returncode}"])[-1])
-        raise UserError(f"target '{target.name}': '{target.link[0]}' could not link the step ({reason})")
+        remedy = "; set ZIG_GLOBAL_CACHE_DIR to a folder that can be written" if "cache dir" in reason else ""
+        raise UserError(f"target '{target.name}': '{target.link[0]}' could not link the step ({reason}){remedy}")
+
+
+def _compiler(target: Target, static: bool) -> list[str]:
+    if target.link[0] != ZIG:
+        return list(target.link)
+    libc = "musl" if static else f"gnu.{target.glibc}" if target.glibc else "gnu"
+    machine = ["-target", f"{target.architecture}-linux-{libc}", *(["-static"] if static else [])]
+    return [sys.executable, "-m", ZIG, *target.link[1:], *machine]

@@ -29,7 +29,11 @@ extern const size_t gf_program_scratch_bytes;
 /* Provided by the runtime: where in the arena the next kernel's workspaces outside its tasks lie. */
 void gf_program_share(char *workspace, size_t bytes);
 
-/* The arena, every state tensor, lr and loss are 64-byte aligned. Each returns 0 or the failing kernel's code. */
+/* Called once for a new arena: puts there what the programs read and nobody writes. 0, or -1 with a text. */
+int gf_program_prepare(char *arena);
+
+/* The arena, the state, lr, loss and all arrays are where gf_device.h allocates, and 64-byte aligned. Each returns 0 or
+ * the failing kernel's code. */
 int gf_program_train(char *arena, void *const *state, const void *const *inputs, const float *lr, float *loss);
 int gf_program_gradients(char *arena, void *const *state, const void *const *inputs, float *loss,
                          void *const *gradients);

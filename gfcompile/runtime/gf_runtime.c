@@ -4,14 +4,18 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "gf_device.h"
+#include "gf_doors.h"
+#include "gf_memory.h"
 #include "gf_pool.h"
 #include "gf_program.h"
 #include "gf_step.h"
 
 struct gf_step {
-  char *arena, *block, *scratch;
+  gf_doors doors;
+  char *arena, *block; /* on the device */
+  char *scratch;
   void **state; /* into block, in the manifest's order */
   gf_lane *lanes;
   int threads;
@@ -31,31 +35,31 @@ static void after_fork_in_child(void) {
 }
 static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
-static size_t align_up(size_t bytes) { return (bytes + GF_ALIGNMENT - 1) / GF_ALIGNMENT * GF_ALIGNMENT; }
-
-static void *allocate(size_t bytes, const char *what) {
-  size_t size = bytes ? align_up(bytes) : GF_ALIGNMENT;
-  void *memory = aligned_alloc(GF_ALIGNMENT, size);
-  if (memory) return memset(memory, 0, size);
-  gf_fail(GF_ERROR_MEMORY, "cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
-  return NULL;
+/* What comes from below with a text alone is a kernel's failure or, where kernels run on one, the device's. */
+static int failure_code(void) {
+  if (gf_failure()) return gf_failure();
+  return gf_device_is_host ? GF_ERROR_KERNEL : GF_ERROR_DEVICE;
 }
 
 static size_t state_bytes(void) {
   size_t bytes = 0;
-  for (int i = 0; i < gf_state_values.count; ++i) bytes += align_up(gf_state_values.values[i].bytes);
+  for (int i = 0; i < gf_state_values.count; ++i) bytes += gf_align_up(gf_state_values.values[i].bytes);
   return bytes;
 }
 
 /* Under the library's lock. */
 static void release(gf_step *step) {
-  free(step->arena);
-  free(step->block);
+  gf_doors_close(&step->doors);
+  gf_device_free(step->arena);
+  gf_device_free(step->block);
   free(step->scratch);
   free(step->state);
   free(step->lanes);
   free(step);
-  if (--live_steps == 0) gf_pool_stop(); /* so that the library can be unloaded */
+  if (--live_steps == 0) { /* so that the library can be unloaded */
+    gf_pool_stop();
+    gf_device_close();
+  }
 }
 
 static int set_threads(gf_step *step, int threads) {
@@ -63,9 +67,10 @@ static int set_threads(gf_step *step, int threads) {
   if (threads > GF_MAX_THREADS) {
     return gf_fail(GF_ERROR_ARGUMENT, "%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
   }
+  if (!gf_device_is_host) threads = 1; /* the device has threads of its own */
   size_t bytes = gf_step_scratch_bytes();
-  gf_lane *lanes = allocate((size_t)threads * sizeof *lanes, "threads");
-  char *scratch = lanes ? allocate((size_t)threads * bytes, "scratch") : NULL;
+  gf_lane *lanes = gf_allocate((size_t)threads * sizeof *lanes, "threads");
+  char *scratch = lanes ? gf_allocate((size_t)threads * bytes, "scratch") : NULL;
   if (!scratch || gf_pool_reserve(threads)) {
     free(scratch);
     free(lanes);
@@ -84,22 +89,24 @@ static int set_threads(gf_step *step, int threads) {
 }
 
 static int fill(gf_step *step, int threads) {
-  step->arena = allocate(gf_program_arena_bytes, "arena");
-  step->block = step->arena ? allocate(state_bytes(), "state") : NULL;
-  step->state = step->block ? allocate((size_t)gf_state_values.count * sizeof *step->state, "state table") : NULL;
+  if (gf_device_open() || gf_device_enter()) return -1;
+  step->arena = gf_device_allocate(gf_program_arena_bytes, "arena");
+  step->block = step->arena ? gf_device_allocate(state_bytes(), "state") : NULL;
+  step->state = step->block ? gf_allocate((size_t)gf_state_values.count * sizeof *step->state, "state table") : NULL;
   if (!step->state) return -1;
   char *next = step->block;
   for (int i = 0; i < gf_state_values.count; ++i) {
     step->state[i] = next;
-    next += align_up(gf_state_values.values[i].bytes);
+    next += gf_align_up(gf_state_values.values[i].bytes);
   }
+  if (gf_doors_open(&step->doors) || gf_program_prepare(step->arena) || gf_device_finish()) return -1;
   return set_threads(step, threads);
 }
 
 gf_step *gf_step_create(int threads) {
   gf_set_error("%s", "");
   pthread_once(&fork_handlers, install_fork_handlers);
-  gf_step *step = allocate(sizeof *step, "step");
+  gf_step *step = gf_allocate(sizeof *step, "step");
   if (!step) return NULL;
   pthread_mutex_lock(&library);
   ++live_steps;
@@ -139,20 +146,24 @@ int gf_step_set_threads(gf_step *step, int threads) {
 const char *gf_build_id(void) { return gf_program_build_id; }
 const char *gf_error(void) { return gf_error_text(); }
 
-/* A text without a code comes from below: from a kernel, or from the pool. */
-int gf_error_code(void) { return gf_failure() || !gf_error_text()[0] ? gf_failure() : GF_ERROR_KERNEL; }
+int gf_error_code(void) { return gf_error_text()[0] ? failure_code() : GF_OK; }
 
 int gf_step_tensor_count(void) { return gf_state_values.count; }
 size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
 
 size_t gf_step_state_bytes(void) { return state_bytes(); }
-size_t gf_step_scratch_bytes(void) { return align_up(gf_program_scratch_bytes); }
+size_t gf_step_scratch_bytes(void) { return gf_align_up(gf_program_scratch_bytes); }
 
 size_t gf_step_tensor_bytes(int index) {
   return index < 0 || index >= gf_state_values.count ? 0 : gf_state_values.values[index].bytes;
 }
 
 void *gf_step_tensor(gf_step *step, int index) {
+  gf_set_error("%s", "");
+  if (!gf_device_is_host) {
+    gf_fail(GF_ERROR_DEVICE, "gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set");
+    return NULL;
+  }
   return !step || index < 0 || index >= gf_state_values.count ? NULL : step->state[index];
 }
 
@@ -163,11 +174,14 @@ static int move_state(gf_step *step, int index, void *out, const void *in, const
     return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or the memory is NULL, or there is no state tensor %d", call,
                    index);
   }
+  size_t bytes = gf_state_values.values[index].bytes;
   pthread_mutex_lock(&library);
-  if (out) memcpy(out, step->state[index], gf_state_values.values[index].bytes);
-  if (in) memcpy(step->state[index], in, gf_state_values.values[index].bytes);
+  int code = gf_device_enter();
+  if (!code) code = out ? gf_device_download(out, step->state[index], bytes) : 0;
+  if (!code) code = in ? gf_device_upload(step->state[index], in, bytes) : 0;
+  if (!code) code = gf_device_finish();
   pthread_mutex_unlock(&library);
-  return 0;
+  return code ? failure_code() : GF_OK;
 }
 
 int gf_step_get(gf_step *step, int index, void *physical) {
@@ -184,58 +198,85 @@ static int begin(gf_step *step, const void *const *inputs, const char *call) {
     return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or its inputs are NULL", call);
   }
   pthread_mutex_lock(&library);
+  if (gf_device_enter()) {
+    pthread_mutex_unlock(&library);
+    return failure_code();
+  }
   if (gf_pool_reserve(step->threads)) gf_set_error("%s", ""); /* only after a fork; fewer executors still do */
   gf_pool_enter(step->lanes, step->threads);
   return 0;
 }
 
-static int end(int code, const char *call) {
+/* Waits for the device, which may have failed at any kernel. */
+static int end(gf_step *step, int code, float *loss, const char *call) {
+  if (!code) code = gf_device_finish();
+  if (loss) *loss = step->doors.host_loss[0];
   gf_pool_leave();
   pthread_mutex_unlock(&library);
   if (!code) return GF_OK;
   if (!gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
-  return GF_ERROR_KERNEL;
+  return failure_code();
 }
 
 /* gf_program_train, or the same on features. */
 typedef int (*update_t)(char *, void *const *, const void *const *, const float *, float *);
 
-static int update(gf_step *step, update_t program, const void *const *inputs, float lr, float *loss, const char *call) {
-  _Alignas(GF_ALIGNMENT) float rate = lr, value = 0;
+static int update(gf_step *step, update_t program, gf_takes what, const void *const *inputs, float lr, float *loss,
+                  const char *call) {
   if (!(lr >= 0) || isinf(lr)) {
     return gf_fail(GF_ERROR_ARGUMENT, "%s: the learning rate must be finite and not negative", call);
   }
-  if (begin(step, inputs, call)) return GF_ERROR_ARGUMENT;
-  int code = end(program(step->arena, step->state, inputs, &rate, &value), call);
-  if (loss) *loss = value;
-  return code;
+  int code = begin(step, inputs, call);
+  if (code) return code;
+  gf_doors *doors = &step->doors;
+  const void *const *taken = gf_doors_take(doors, what, inputs);
+  code = !taken || gf_doors_set_lr(doors, lr) ? -1 : 0;
+  if (!code) code = program(step->arena, step->state, taken, doors->lr, doors->loss);
+  if (!code) code = gf_doors_get_loss(doors);
+  return end(step, code, loss, call);
 }
 
 int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss) {
-  return update(step, gf_program_train, inputs, lr, loss, "gf_step_train");
+  return update(step, gf_program_train, GF_TAKES_INPUTS, inputs, lr, loss, "gf_step_train");
 }
 
 int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
-  _Alignas(GF_ALIGNMENT) float value = 0;
-  if (begin(step, inputs, "gf_step_gradients")) return GF_ERROR_ARGUMENT;
-  int code = end(gf_program_gradients(step->arena, step->state, inputs, &value, gradients), "gf_step_gradients");
-  if (loss) *loss = value;
-  return code;
+  int code = begin(step, inputs, "gf_step_gradients");
+  if (code) return code;
+  gf_doors *doors = &step->doors;
+  const void *const *taken = gf_doors_take(doors, GF_TAKES_INPUTS, inputs);
+  void *const *given = gf_doors_give(doors, &gf_gradient_values, gradients);
+  code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
+  if (!code) code = gf_doors_deliver(doors, &gf_gradient_values, gradients);
+  if (!code) code = gf_doors_get_loss(doors);
+  return end(step, code, loss, "gf_step_gradients");
+}
+
+/* gf_program_predict, or gf_program_features. */
+typedef int (*infer_t)(char *, void *const *, const void *const *, void *const *);
+
+static int infer(gf_step *step, infer_t program, const void *const *inputs, const gf_values *values, void *const *out,
+                 const char *call) {
+  int code = begin(step, inputs, call);
+  if (code) return code;
+  const void *const *taken = gf_doors_take(&step->doors, GF_TAKES_SAMPLES, inputs);
+  void *const *given = gf_doors_give(&step->doors, values, out);
+  code = taken ? program(step->arena, step->state, taken, given) : -1;
+  if (!code) code = gf_doors_deliver(&step->doors, values, out);
+  return end(step, code, NULL, call);
 }
 
 int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs) {
-  if (begin(step, inputs, "gf_step_predict")) return GF_ERROR_ARGUMENT;
-  return end(gf_program_predict(step->arena, step->state, inputs, outputs), "gf_step_predict");
+  return infer(step, gf_program_predict, inputs, &gf_output_values, outputs, "gf_step_predict");
 }
 
 #ifdef GF_FEATURES
 int gf_step_features(gf_step *step, const void *const *inputs, void *const *features) {
-  if (begin(step, inputs, "gf_step_features")) return GF_ERROR_ARGUMENT;
-  return end(gf_program_features(step->arena, step->state, inputs, features), "gf_step_features");
+  return infer(step, gf_program_features, inputs, &gf_feature_values, features, "gf_step_features");
 }
 
 int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, float *loss) {
-  return update(step, gf_program_train_features, inputs, lr, loss, "gf_step_train_features");
+  return update(step, gf_program_train_features, GF_TAKES_FEATURES, inputs, lr, loss, "gf_step_train_features");
 }
 #endif
 
@@ -246,13 +287,13 @@ static void *allocate_workspace(int device_type, int device_id, uint64_t bytes, 
   (void)device_type, (void)device_id, (void)type_code, (void)type_bits;
   gf_stack *stack = gf_pool_stack();
   size_t left = stack ? (size_t)(stack->end - stack->top) : 0;
-  if (bytes > left || align_up(bytes) > left) {
+  if (bytes > left || gf_align_up(bytes) > left) {
     gf_set_error("workspace exhausted: a kernel asks for %llu bytes, %zu of %zu are left; report this plan as a bug",
                  (unsigned long long)bytes, left, stack ? (size_t)(stack->end - stack->base) : 0);
     return NULL;
   }
   char *workspace = stack->top;
-  stack->top += align_up(bytes);
+  stack->top += gf_align_up(bytes);
   return workspace;
 }
 

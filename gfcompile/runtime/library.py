@@ -60,11 +60,12 @@ class Library:
     def set_threads(self, handle: int, threads: int) -> None:
         self._check(self._c.gf_step_set_threads(handle, threads), "threads")
 
-    def tensor(self, handle: int, index: int, shape: Sequence[int], dtype: str) -> Array:
-        """A view of a state tensor; it dies with the step."""
-        count = self.tensor_bytes[index]
-        memory = (ctypes.c_uint8 * count).from_address(self._c.gf_step_tensor(handle, index))
-        return np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
+    def get(self, handle: int, index: int, physical: Array) -> None:
+        """Copy a state tensor into a contiguous array of its size."""
+        self._check(self._c.gf_step_get(handle, index, physical.ctypes.data), "state")
+
+    def set(self, handle: int, index: int, physical: Array) -> None:
+        self._check(self._c.gf_step_set(handle, index, physical.ctypes.data), "state")
 
     def train(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
         loss = ctypes.c_float()
@@ -127,7 +128,8 @@ def _open(path: Path) -> ctypes.CDLL:
         "gf_step_set_threads": (integer, [step, integer]),
         "gf_step_tensor_count": (integer, []),
         "gf_step_tensor_bytes": (ctypes.c_size_t, [integer]),
-        "gf_step_tensor": (ctypes.c_void_p, [step, integer]),
+        "gf_step_get": (integer, [step, integer, ctypes.c_void_p]),
+        "gf_step_set": (integer, [step, integer, ctypes.c_void_p]),
         "gf_step_arena_bytes": (ctypes.c_size_t, []),
         "gf_step_state_bytes": (ctypes.c_size_t, []),
         "gf_step_train": (integer, [step, pointers, ctypes.c_float, loss]),

@@ -62,10 +62,8 @@ class State:
         self._entries = {(entry["role"], entry["name"]): entry for entry in entries}
         if len(self._entries) != len(entries):
             raise StepError("manifest: two state tensors share a role and a name; recompile the artifact")
-        self._views = {
-            key: library.tensor(handle, index, physical_shape(entry), entry["dtype"])
-            for index, (key, entry) in enumerate(self._entries.items())
-        }
+        self._indices = {key: index for index, key in enumerate(self._entries)}
+        self._library, self._handle = library, handle
 
     def items(self, *roles: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """(role, name, manifest entry) of these roles, in the manifest's order."""
@@ -79,10 +77,15 @@ class State:
 
     def get(self, role: str, name: str) -> Array:
         """A copy in logical layout."""
-        return unpack(self._entries[role, name], self._views[role, name])
+        entry = self._entries[role, name]
+        physical: Array = np.empty(physical_shape(entry), entry["dtype"])
+        self._library.get(self._handle, self._indices[role, name], physical)
+        return unpack(entry, physical)
 
     def set(self, role: str, name: str, logical: Array) -> None:
-        self._views[role, name][...] = pack(self._entries[role, name], logical)
+        self.set_physical(role, name, pack(self._entries[role, name], logical))
 
     def set_physical(self, role: str, name: str, physical: Array) -> None:
-        self._views[role, name][...] = physical.reshape(self._views[role, name].shape)
+        entry = self._entries[role, name]
+        whole = np.ascontiguousarray(physical, entry["dtype"])
+        self._library.set(self._handle, self._indices[role, name], whole)

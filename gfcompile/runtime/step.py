@@ -15,7 +15,7 @@ from . import checkpoint
 from .batch import Door
 from .errors import StepError
 from .library import Library, aligned_empty
-from .manifest import AGAIN, CONSTANTS, WEIGHTS, check_file, read_manifest, read_tensors
+from .manifest import AGAIN, CONSTANTS, SELFTEST, WEIGHTS, check_file, read_manifest, read_tensors
 from .state import State, StateArray, fits, merge, physical_shape, unpack
 from .tensorfile import Array
 
@@ -49,7 +49,7 @@ class Step:
         self.lr = manifest["lr"]
         count = _thread_count(threads)
         for name in [manifest["library"], *manifest["files"]]:
-            if name not in (WEIGHTS, CONSTANTS):  # these are checked as they are read
+            if name not in (WEIGHTS, CONSTANTS, SELFTEST):  # these are checked as they are read
                 check_file(self._folder, manifest, name)
         weights, constants = (read_tensors(self._folder, manifest, name) for name in (WEIGHTS, CONSTANTS))
         self._library = Library(self._folder / manifest["library"], manifest["build_id"])
@@ -194,7 +194,7 @@ class Step:
         with self._lock:
             handle, self._handle = self._handle, 0
             if handle:
-                self.__dict__.pop("_state", None)  # its views point into what is freed now
+                self.__dict__.pop("_state", None)  # it reads from what is freed now
                 self._library.destroy(handle)
 
     def __enter__(self) -> Step:

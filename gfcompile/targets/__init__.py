@@ -1,5 +1,17 @@
 """Boards as data: one TOML a machine, read into a frozen `Target`."""
 
-from gfcompile.targets.spec import Target, find_target, list_targets
+from gfcompile.targets.gpu import ARCHS, Gpu
+from gfcompile.targets.host import explain_foreign
+from gfcompile.targets.spec import Figure, Machine, Target, find_target, list_targets, read_target
 
-__all__ = ["Target", "find_target", "list_targets"]
+__all__ = [
+    "ARCHS",
+    "Figure",
+    "Gpu",
+    "Machine",
+    "Target",
+    "explain_foreign",
+    "find_target",
+    "list_targets",
+    "read_target",
+]

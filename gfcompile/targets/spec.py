@@ -1,31 +1,40 @@
-"""`Target`: what the compiler must know about a machine, and the reader of its TOML file."""
+"""`Target`: what the compiler must know about a machine, made of its TOML file."""
 
 from __future__ import annotations
 
-import os
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gfcompile.errors import UserError
+from gfcompile.targets.gpu import ARCHS, Gpu, make_gpu
+from gfcompile.targets.host import fill_from_host
+from gfcompile.targets.schema import ALIAS, OPTION, read_fields
 
 _FOLDER = Path(__file__).parent
-_FIELDS = {"description", "lanes", "registers", "cores", "cache_kib", "link", "tvm"}
-_NUMBERS = ("lanes", "registers", "cores", "cache_kib")
-_HOST_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_COMMON_CACHE_KIB = 512
-_VECTOR_UNITS = (  # LLVM feature, float32 lanes, vector registers: widest first
-    ("avx512f", 16, 32),
-    ("avx2", 8, 16),
-    ("neon", 4, 32),
-    ("sse", 4, 16),
-)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number about a machine that somebody published."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What estimates are made from. A figure that nobody published is None."""
+
+    peak_gflops: Figure | None = None  # float32, all cores
+    bandwidth_gbs: Figure | None = None  # of the memory
+    memory_gib: Figure | None = None
+    watts: Figure | None = None  # under load
 
 
 @dataclass(frozen=True)
 class Target:
-    """One machine."""
+    """One machine. Of a CUDA target, what is said of the CPU holds for the one beside the GPU."""
 
     name: str
     description: str
@@ -34,7 +43,19 @@ class Target:
     registers: int  # vector registers
     cores: int
     cache: int  # bytes of a core's second-level cache, or of its share of one
-    link: list[str]  # the command that links objects for this machine
+    link: list[str]  # the command that links for this machine; "ziglang" is the package of that name
+    kind: str = "cpu"  # or cuda
+    in_order: bool = False  # the CPU starts instructions in the order of the code: a load must be far from its use
+    glibc: str | None = None  # the oldest C library that the artifact must run with; None: the build machine's
+    libc: str = "glibc"  # musl: executables are static, and need no C library on the board
+    emulator: tuple[str, ...] = ()  # the command that runs this machine's programs elsewhere, for tests
+    gpu: Gpu | None = None
+    machine: Machine = field(default_factory=Machine)
+
+    @property
+    def architecture(self) -> str:
+        """Of the CPU: x86_64, aarch64."""
+        return str(self.tvm["mtriple"]).partition("-")[0]
 
 
 def list_targets() -> list[str]:
@@ -42,36 +63,17 @@ def list_targets() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def find_target(name: str) -> Target:
-    """The shipped machine called `name`, or the one described by the .toml file at that path."""
-    if name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise UserError(f"target file '{name}' does not exist; give a .toml file or one of: {_known()}")
-    else:
-        path = _FOLDER / f"{name}.toml"
-        if name not in list_targets():
-            raise UserError(f"unknown target '{name}'; use one of: {_known()}, or the path of a .toml file")
-    return _read(path)
+def find_target(name: str, arch: str | None = None) -> Target:
+    """The shipped machine called `name`, or the one described by the .toml file at that path.
 
-
-def _known() -> str:
-    return ", ".join(list_targets())
-
-
-def _read(path: Path) -> Target:
-    try:
-        fields = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not a valid TOML file ({error}); see {_FOLDER / 'x86-64-v3.toml'}") from error
-    missing, extra = sorted(_FIELDS - fields.keys()), sorted(fields.keys() - _FIELDS)
-    if missing or extra:
-        wrong = [f"lacks '{field}'" for field in missing] + [f"has the unknown field '{field}'" for field in extra]
-        raise UserError(f"{path}: {', '.join(wrong)}; a target has the fields {', '.join(sorted(_FIELDS))}")
-    _fill_from_host(fields)
-    for field in _NUMBERS:
-        if not isinstance(fields[field], int) or fields[field] < 1:
-            raise UserError(f"{path}: {field} is '{fields[field]}'; give a whole number of at least 1, or \"host\"")
+    `arch` is the GPU's, for a target that leaves it open.
+    """
+    path, fields = read_target(name)
+    gpu = _read_gpu(path.stem, fields["gpu"], arch) if "gpu" in fields else None
+    if arch is not None and (gpu is None or fields["gpu"]["arch"] != OPTION):
+        raise UserError(f"--arch {arch}: target '{path.stem}' has its own; --arch is for --target cuda")
+    fields = fill_from_host(fields)
+    figures = {name: Figure(float(each["value"]), each["source"]) for name, each in fields.get("machine", {}).items()}
     return Target(
         name=path.stem,
         description=fields["description"],
@@ -81,35 +83,44 @@ def _read(path: Path) -> Target:
         cores=fields["cores"],
         cache=fields["cache_kib"] * 1024,
         link=list(fields["link"]),
+        kind=fields.get("kind", "cpu"),
+        in_order=fields.get("in_order", False),
+        glibc=fields.get("glibc"),
+        libc=fields.get("libc", "glibc"),
+        emulator=tuple(fields.get("emulator", ())),
+        gpu=gpu,
+        machine=Machine(**figures),
     )
 
 
-def _fill_from_host(fields: dict[str, Any]) -> None:
-    """Replace every "host" by what LLVM says of this machine."""
-    if "host" not in (*fields["tvm"].values(), *(fields[field] for field in _NUMBERS)):
-        return
-    import tvm  # seconds to import, and only the native machine needs it
-    from tvm.target import codegen
-
-    host = {"mtriple": codegen.llvm_get_system_triple(), "mcpu": codegen.llvm_get_system_cpu()}
-    fields["tvm"] = {key: host.get(key, value) if value == "host" else value for key, value in fields["tvm"].items()}
-    features = codegen.llvm_get_cpu_features(tvm.target.Target(dict(fields["tvm"])))
-    lanes, registers = next(((lanes, count) for unit, lanes, count in _VECTOR_UNITS if unit in features), (4, 16))
-    if fields["lanes"] == "host":
-        fields["lanes"] = lanes
-    if fields["registers"] == "host":
-        fields["registers"] = registers
-    if fields["cores"] == "host":
-        fields["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if fields["cache_kib"] == "host":
-        fields["cache_kib"] = host_cache_kib(_HOST_CACHES)
+def read_target(name: str) -> tuple[Path, dict[str, Any]]:
+    """A target's file and its checked content, an alias followed; nothing is asked of this machine yet."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise UserError(f"target file '{name}' does not exist; give a .toml file or one of: {_known()}")
+    else:
+        path = _FOLDER / f"{name}.toml"
+        if name not in list_targets():
+            raise UserError(f"unknown target '{name}'; use one of: {_known()}, or the path of a .toml file")
+    fields = read_fields(path)
+    if ALIAS not in fields:
+        return path, fields
+    if fields[ALIAS] not in list_targets() or fields[ALIAS] == path.stem:
+        raise UserError(f"{path}: alias is '{fields[ALIAS]}'; give another of: {_known()}")
+    return read_target(fields[ALIAS])
 
 
-def host_cache_kib(caches: Path) -> int:
-    """A core's share of the second-level cache, as Linux tells; a common size where it does not."""
-    for cache in sorted(caches.glob("index*")):
-        level, size, cores = ((cache / name).read_text().strip() for name in ("level", "size", "shared_cpu_list"))
-        if level == "2" and size.endswith("K"):
-            ranges = [[int(core) for core in part.split("-")] for part in cores.split(",")]
-            return int(size[:-1]) // sum(span[-1] - span[0] + 1 for span in ranges)
-    return _COMMON_CACHE_KIB
+def _known() -> str:
+    return ", ".join(list_targets())
+
+
+def _read_gpu(name: str, fields: dict[str, Any], arch: str | None) -> Gpu:
+    known = ", ".join(ARCHS)
+    if fields["arch"] != OPTION:
+        return make_gpu(fields["arch"], fields["multiprocessors"])
+    if arch is None:
+        raise UserError(f"target '{name}': which GPU is not said; add --arch with one of: {known}")
+    if arch not in ARCHS:
+        raise UserError(f"--arch {arch}: not an architecture that is compiled for; use one of: {known}")
+    return make_gpu(arch, fields["multiprocessors"])

@@ -13,6 +13,7 @@ from torch import nn
 import gfcompile
 from gfcompile.errors import UserError
 from gfcompile.runtime.errors import StepError
+from gfcompile.targets import list_targets
 from tests.end_to_end.conftest import Artifact, random_batch
 from tests.models.zoo import ZOO
 
@@ -55,11 +56,11 @@ PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"compat": "paper"}, "--compat 'paper' is not known; the only one is reference"),
     (
         {"target": "toaster"},
-        "unknown target 'toaster'; use one of: native, x86-64-v3, or the path of a .toml file",
+        f"unknown target 'toaster'; use one of: {', '.join(list_targets())}, or the path of a .toml file",
     ),
     (
         {"target": "toaster.toml"},
-        "target file 'toaster.toml' does not exist; give a .toml file or one of: native, x86-64-v3",
+        f"target file 'toaster.toml' does not exist; give a .toml file or one of: {', '.join(list_targets())}",
     ),
     (
         {"loss": "hinge"},

@@ -22,6 +22,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.onnx_in.write_back import STATE_KEY, fill
 from gfcompile.plan import Request
+from gfcompile.targets import find_target
 from tests.models.zoo import INPUTS, ZOO
 from tests.onnx_out.harness import run
 from tests.tolerances import LOGITS, assert_near
@@ -107,7 +108,7 @@ def test_a_skeleton_that_came_with_the_model_goes_first(artifact: Path, tmp_path
         ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, patches={"*": 2}),
         skeleton=own.SerializeToString(),
     )  # fmt: skip
-    folder = gfcompile.api.compile_job(job, tmp_path / "own_step", "native", lambda _: None)
+    folder = gfcompile.api.compile_job(job, tmp_path / "own_step", find_target("native"), lambda _: None)
     with gfcompile.load(folder) as step:
         step.export_onnx(tmp_path / "own.onnx")
     assert onnx.load(tmp_path / "own.onnx").producer_name == "somebody else"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
 
 HERE = Path(__file__).parent
 RUNTIME = Path(tensorfile.__file__).parent
-C_FILES = tuple(sorted(path.name for path in RUNTIME.glob("*.c")))
 FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
 
 Build = Callable[..., Path]
@@ -85,7 +85,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def compile_library(*defines: str) -> Path:
         path = folder / f"{'_'.join(defines) or 'plain'}.so"
         if not path.exists():
-            sources = [HERE / "linear_program.c", *(RUNTIME / name for name in C_FILES)]
+            sources = [HERE / "linear_program.c", *runtime_sources("cpu")]
             options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
             command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True)

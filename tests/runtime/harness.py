@@ -26,7 +26,9 @@ def write_arrays(step: Step, x: Any, y: Any, folder: Path) -> Path:
     """The step's state, one batch for it, and blocks of the size of its results."""
     folder.mkdir()
     library, manifest = step._library, step.manifest
-    states = [library.tensor(step._handle, index, (size,), "uint8") for index, size in enumerate(library.tensor_bytes)]
+    states = [np.empty(size, np.uint8) for size in library.tensor_bytes]
+    for index, state in enumerate(states):
+        library.get(step._handle, index, state)
     inputs, _ = step._door.stage("train", x, y)
     entries = [step._state.entry("parameter", name) for name in manifest["gradients"]]
     gradients = [np.zeros(physical_shape(entry), entry["dtype"]) for entry in entries]

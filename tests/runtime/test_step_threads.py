@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime.step import Step
 from tests.missing import skip_for_want
 
-from .conftest import C_FILES, FLAGS, HERE, RUNTIME, Build, build_id_of
+from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of
 
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -156,11 +157,11 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize(
     ("main", "others"),
-    [("stress.c", ("linear_program.c", *C_FILES)), ("pool_tasks.c", ("gf_pool.c",))],
+    [("stress.c", [HERE / "linear_program.c", *runtime_sources("cpu")]), ("pool_tasks.c", [RUNTIME / "gf_pool.c"])],
 )
-def test_under_a_sanitizer(tmp_path: Path, sanitizer: str, main: str, others: tuple[str, ...]) -> None:
+def test_under_a_sanitizer(tmp_path: Path, sanitizer: str, main: str, others: list[Path]) -> None:
     """C programs: two steps trained from three threads that change thread counts; the pool alone with uneven tasks."""
-    sources = [HERE / main, *((HERE if (HERE / name).exists() else RUNTIME) / name for name in others)]
+    sources = [HERE / main, *others]
     options = [f"-fsanitize={sanitizer}", f"-I{RUNTIME}", '-DBUILD_ID="stress"', "-pthread"]
     program = tmp_path / "program"
     command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources), "-lm"]

@@ -1,0 +1,404 @@
+"""The CUDA launcher on the stand-in driver: numbers, what is copied when, what is left behind, and every error text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gfcompile.codegen.link import RUNTIME, runtime_sources
+from tests.cuda.emulator import build, build_driver, driver_environment
+from tests.cuda.images import write_cubin, write_ptx, write_table
+from tests.missing import skip_for_want
+
+HERE = Path(__file__).parent
+EXTENTS = {"forward": [512, 256, 16, 128], "loss": [128, 128, 4], "backward": [512, 128, 128, 4, 256, 16]}
+KERNELS = (*EXTENTS, "update")
+CUBIN, PTX = (53, write_cubin(53, KERNELS)), (53, write_ptx(53, KERNELS))
+FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-DGF_FEATURES")
+TRAIN = ["upload 512", "upload 128", "upload 4", *["launch"] * 5, "download 4", "cuStreamSynchronize"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A compiler's prefix and what runs its programs."""
+
+    prefix: str
+    emulator: tuple[str, ...] = ()
+
+    def require(self) -> None:
+        for tool in (f"{self.prefix}gcc", f"{self.prefix}g++", *self.emulator[:1]):
+            if not shutil.which(tool):
+                skip_for_want(f"'{tool}' is not installed; apt install g++-aarch64-linux-gnu qemu-user-static")
+
+
+X86 = Machine("")
+AARCH64 = Machine("aarch64-linux-gnu-", ("qemu-aarch64-static", "-cpu", "cortex-a57", "-L", "/usr/aarch64-linux-gnu"))
+
+
+class Board:
+    """A machine with the stand-in driver, and programs for it."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        machine.require()
+        self.machine, self.folder = machine, folder
+        self.driver = build_driver(folder / "driver", f"{machine.prefix}gcc")
+        source = (HERE / "linear_step.cu").read_text()
+        compiler = f"{machine.prefix}g++"
+        self.kernels = build(source, folder / "kernels.so", race_check=True, compiler=compiler, extents=EXTENTS)
+        self._programs: dict[tuple[object, ...], Path] = {}
+
+    def program(self, images: Sequence[tuple[int, bytes]], *defines: str) -> Path:
+        """run_step.c with the runtime and linear_step.c, whose modules are these images."""
+        key = (tuple(images), defines)
+        if key not in self._programs:
+            place = self.folder / f"program_{len(self._programs)}"
+            place.mkdir()
+            (place / "images.inc").write_text(write_table(images))
+            sources = [HERE / "run_step.c", HERE / "linear_step.c", *runtime_sources("cuda")]
+            options = [*FLAGS, *(f"-D{name}" for name in defines), f"-I{RUNTIME}", f"-I{place}"]
+            command = [f"{self.machine.prefix}gcc", *options, *map(str, sources), "-lm", "-ldl"]
+            subprocess.run([*command, "-o", str(place / "run")], check=True)
+            self._programs[key] = place / "run"
+        return self._programs[key]
+
+    def run(
+        self,
+        *calls: str,
+        images: Sequence[tuple[int, bytes]] = (CUBIN, PTX),
+        defines: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        **settings: object,
+    ) -> list[str]:
+        """The lines that the program prints; then those on its standard error."""
+        program = self.program(images, *defines)
+        variables = driver_environment(self.driver, self.kernels, **settings) if environment is None else environment
+        run = list(self.machine.emulator)
+        if run:
+            run += [option for name, value in variables.items() for option in ("-E", f"{name}={value}")]
+        done = subprocess.run(
+            [*run, str(program), *calls],
+            env={**os.environ, **({} if self.machine.emulator else variables)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+        return [*done.stdout.splitlines(), *done.stderr.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Machine], Board]:
+    known: dict[Machine, Board] = {}
+
+    def find(machine: Machine) -> Board:
+        if machine not in known:
+            known[machine] = Board(machine, tmp_path_factory.mktemp("board"))
+        return known[machine]
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def board(boards: Callable[[Machine], Board]) -> Board:
+    return boards(X86)
+
+
+def numbers(lines: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+    return [(line.split()[0], np.array(line.split()[1:], np.float64)) for line in lines]
+
+
+def values(count: int, seed: int) -> np.ndarray:
+    return ((np.arange(count) * 37 + seed * 11) % 23 - 11) / 16
+
+
+class Linear:
+    """What linear_step.c computes, in NumPy."""
+
+    def __init__(self) -> None:
+        self.x, self.target = values(128, 1).reshape(8, 16), values(32, 2).reshape(8, 4)
+        self.w, self.b = values(64, 3).reshape(16, 4), values(4, 4)
+
+    def gradients(self) -> tuple[float, np.ndarray, np.ndarray]:
+        difference = self.x @ self.w + self.b - self.target
+        return (difference**2).mean(), self.x.T @ difference / 16, difference.sum(0) / 16
+
+    def train(self) -> float:
+        loss, dw, db = self.gradients()
+        self.w, self.b = self.w - 0.25 * dw, self.b - 0.25 * db
+        return loss
+
+
+@pytest.mark.parametrize("machine", [X86, AARCH64], ids=["x86", "aarch64"])
+def test_the_numbers_are_right(boards: Callable[[Machine], Board], machine: Machine) -> None:
+    calls = (
+        "create",
+        "predict",
+        "gradients",
+        "train",
+        "thread:train",
+        "features",
+        "train_features",
+        "state",
+        "destroy",
+    )
+    lines = numbers(boards(machine).run(*calls))
+    oracle = Linear()
+    expected = [("predict", oracle.x @ oracle.w + oracle.b)]
+    expected += zip(("loss", "dw", "db"), oracle.gradients(), strict=True)
+    expected += [("loss", oracle.train()), ("loss", oracle.train()), ("features", oracle.x)]
+    expected += [("loss", oracle.train()), ("w", oracle.w), ("b", oracle.b)]
+    assert [name for name, _ in lines] == [name for name, _ in expected]
+    for (name, found), (_, value) in zip(lines, expected, strict=True):
+        np.testing.assert_allclose(found, np.ravel(value), atol=1e-6, err_msg=name)
+
+
+def read_log(log: Path) -> list[str]:
+    """The driver's calls, launches without their sizes."""
+    return ["launch" if line.startswith("launch") else line for line in log.read_text().splitlines()]
+
+
+def test_copies_only_at_the_door(board: Board, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    board.run("create", "train", "train", "predict", "gradients", "features", "train_features", "destroy", log=log)
+    calls = read_log(log)
+    steps = calls[calls.index("upload 16") + 2 : calls.index("cuMemFree_v2")]  # behind the last tensor of the state
+    assert steps == [
+        *TRAIN,
+        *TRAIN,
+        *["upload 512", "launch", "download 128", "cuStreamSynchronize"],
+        *["upload 512", "upload 128", *["launch"] * 3, "download 256", "download 16", "download 4"],
+        "cuStreamSynchronize",
+        *["upload 512", "copy 512", "download 512", "cuStreamSynchronize"],
+        *TRAIN,
+    ]
+
+
+def test_nothing_is_left_on_the_device(board: Board, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    board.run("create", "train", "destroy", "create", "train", "destroy", log=log)
+    calls = read_log(log)
+    assert calls[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
+    assert sum(call.startswith("cuMemAlloc_v2") for call in calls) == 6  # arena, state, doors; twice
+    assert calls.count("cuDevicePrimaryCtxRetain") == 2
+
+
+def test_what_is_the_hosts_stays_so(board: Board) -> None:
+    assert board.run("create", "threads", "tensor", "destroy") == [
+        "threads 1",
+        "tensor failed: gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("capability", "images", "loaded"),
+    [
+        (53, [PTX, CUBIN], ["cubin: 0"]),
+        (62, [(53, CUBIN[1]), (62, write_cubin(62, KERNELS)), PTX], ["cubin: 0"]),
+        (87, [CUBIN, PTX], ["ptx: 0"]),
+        (89, [(87, write_cubin(87, KERNELS)), (86, write_cubin(86, KERNELS)), PTX], ["cubin: 0"]),
+        (53, [(53, write_cubin(62, KERNELS)), PTX], ["cubin: 209", "ptx: 0"]),
+    ],
+)
+def test_the_best_image_is_loaded(
+    board: Board, tmp_path: Path, capability: int, images: list[tuple[int, bytes]], loaded: list[str]
+) -> None:
+    log = tmp_path / "log"
+    assert board.run("create", images=images, capability=capability, log=log) == []
+    assert [line for line in read_log(log) if "cuModuleLoadData" in line] == [f"cuModuleLoadData {it}" for it in loaded]
+
+
+SMALL_PRINT = "free memory or compile a smaller batch"
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "text"),
+    [
+        (
+            {"capability": 53, "name": "NVIDIA Tegra X1"},
+            [(87, write_cubin(87, KERNELS)), (87, write_ptx(87, KERNELS))],
+            "this step was compiled for sm_87 (jetson-orin), the device 'NVIDIA Tegra X1' is sm_53;"
+            " compile with --target jetson-nano",
+        ),
+        (
+            {"capability": 87, "name": "Orin"},
+            [CUBIN],
+            "this step was compiled for sm_53 (jetson-nano), the device 'Orin' is sm_87;"
+            " compile with --target jetson-orin",
+        ),
+        (
+            {"capability": 86, "name": "RTX"},
+            [(72, write_cubin(72, KERNELS))],
+            "this step was compiled for sm_72 (jetson-xavier), the device 'RTX' is sm_86;"
+            " compile with --target cuda --arch sm_86",
+        ),
+        (
+            {"capability": 87, "version": 11040},
+            [(72, write_ptx(72, KERNELS, "8.8"))],
+            "the driver (CUDA 11.4) of device 'stand-in' (sm_87) does not take this step's kernels:"
+            " CUDA_ERROR_UNSUPPORTED_PTX_VERSION; update it, or compile with --target jetson-orin",
+        ),
+        (
+            {"devices": 0},
+            [CUBIN],
+            "the CUDA driver finds no device; see whether CUDA_VISIBLE_DEVICES hides it, or run this on a machine with"
+            " an NVIDIA GPU",
+        ),
+        (
+            {"fail": "cuInit=3"},
+            [CUBIN],
+            "the CUDA driver does not start: CUDA_ERROR_NOT_INITIALIZED (initialization error)",
+        ),
+        (
+            {"fail": "cuDevicePrimaryCtxRetain=2"},
+            [CUBIN],
+            "the device gives no context: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
+        ),
+        (
+            {"fail": "cuStreamCreate=2"},
+            [CUBIN],
+            "the device gives no stream: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
+        ),
+        (
+            {"fail": "cuMemAlloc_v2=2@1"},
+            [CUBIN],
+            "cannot allocate 512 bytes for the arena on device 'stand-in', which has 1073741824 of 1073741824 left; "
+            + SMALL_PRINT,
+        ),
+        (
+            {"fail": "cuMemAlloc_v2=2@2"},
+            [CUBIN],
+            "cannot allocate 320 bytes for the state on device 'stand-in', which has 1073741312 of 1073741824 left; "
+            + SMALL_PRINT,
+        ),
+        (
+            {"fail": "cuMemAlloc_v2=2@3"},
+            [CUBIN],
+            "cannot allocate 1792 bytes for the inputs and outputs on device 'stand-in', which has 1073740992 of"
+            " 1073741824 left; " + SMALL_PRINT,
+        ),
+        (
+            {"fail": "cuMemAlloc_v2=999"},
+            [CUBIN],
+            "memory of the device cannot be allocated: CUDA error 999 (see the name)",
+        ),
+        (
+            {"fail": "cuMemcpyHtoDAsync_v2=1@1"},
+            [CUBIN],
+            "copy to the device: CUDA_ERROR_INVALID_VALUE (invalid argument)",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_created(
+    board: Board, tmp_path: Path, settings: dict[str, object], images: list[tuple[int, bytes]], text: str
+) -> None:
+    log = tmp_path / "log"
+    assert board.run("create", images=images, log=log, **settings) == [f"create failed: {text}"]
+    if log.exists():
+        assert read_log(log)[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
+
+
+def test_a_kernel_that_no_image_has(board: Board) -> None:
+    text = "kernel 'refresh' is missing from the step's module (CUDA_ERROR_NOT_FOUND); recompile the step"
+    assert board.run("create", defines=["UNKNOWN_KERNEL"]) == [f"create failed: {text}"]
+
+
+@pytest.mark.parametrize("machine", [X86, AARCH64], ids=["x86", "aarch64"])
+def test_no_driver(boards: Callable[[Machine], Board], machine: Machine) -> None:
+    (line,) = boards(machine).run("create", environment={})
+    assert line == (
+        "create failed: the CUDA driver cannot be loaded (libcuda.so.1: cannot open shared object file: No such file or"
+        " directory); install NVIDIA's driver, on a Jetson it comes with JetPack"
+    )
+
+
+def test_an_old_driver(board: Board, tmp_path: Path) -> None:
+    source = tmp_path / "old.c"
+    source.write_text("int cuInit(unsigned flags) { return (int)flags; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / "libcuda.so.1")], check=True)
+    text = "the CUDA driver is too old: it has no cuDriverGetVersion; update it, CUDA 10 (JetPack 4) or later will do"
+    assert board.run("create", environment={"LD_LIBRARY_PATH": str(tmp_path)}) == [f"create failed: {text}"]
+
+
+def test_a_forked_child_is_told(board: Board, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    text = (
+        "this process was made by fork() behind the first gf_step_create, and CUDA does not live on in a child; create"
+        " steps in the child only, or start a new process"
+    )
+    calls = ("create", "fork:train", "fork:create", "fork:state", "fork:destroy", "train", "destroy", "fork:create")
+    child_train, child_create, child_state, parent_train, late_create = board.run(*calls, log=log)
+    assert child_train == f"train failed: {text}"
+    assert child_create == late_create == f"create failed: {text}"
+    assert child_state == f"state failed: {text}"
+    assert parent_train.startswith("loss ")
+    assert read_log(log)[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
+
+
+def test_a_child_may_be_the_first_to_create(board: Board) -> None:
+    assert board.run("fork:create") == []
+
+
+def test_a_launch_that_no_device_takes(board: Board) -> None:
+    assert board.run("create", "predict", defines=["LARGE_BLOCK"]) == [
+        "predict failed: kernel 'forward' cannot be launched on 8x1x1 blocks of 5x1x1 threads:"
+        " CUDA_ERROR_INVALID_VALUE",
+        "stand-in libcuda: kernel 'forward': a block of 5; at most 4, at least 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("define", "seen"),
+    [
+        ("LARGE_GRID", "block (8,0,0): thread (0,0,0) reads 4 bytes out of bounds: argument 0 ('x') +512 bytes"),
+        ("SWAPPED", "block (5,0,0): thread (0,0,0) reads 4 bytes out of bounds: argument "),
+    ],
+)
+def test_a_wrong_launch_is_seen(board: Board, define: str, seen: str) -> None:
+    said, shown = board.run("create", "train", defines=[define])
+    assert said == (
+        "train failed: a kernel failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS; the last one queued was 'update'; run"
+        " again with GF_CUDA_BLOCKING=1 to learn which"
+    )
+    assert shown.startswith(f"stand-in libcuda: kernel 'forward', {seen}")
+
+
+def test_a_failed_kernel_can_be_found(board: Board) -> None:
+    environment = {**driver_environment(board.driver, board.kernels), "GF_CUDA_BLOCKING": "1"}
+    said, _ = board.run("create", "train", defines=["LARGE_GRID"], environment=environment)
+    assert said == "train failed: kernel 'forward' failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS"
+
+
+@pytest.mark.parametrize(
+    ("call", "fail", "text"),
+    [
+        ("train", "cuMemcpyHtoDAsync_v2=1@4", "copy to the device: CUDA_ERROR_INVALID_VALUE (invalid argument)"),
+        ("train", "cuMemcpyDtoHAsync_v2=1@1", "copy from the device: CUDA_ERROR_INVALID_VALUE (invalid argument)"),
+        ("features", "cuMemcpyDtoDAsync_v2=1", "copy on the device: CUDA_ERROR_INVALID_VALUE (invalid argument)"),
+        ("state", "cuStreamSynchronize=719@4", "the device failed: CUDA error 719 (see the name)"),
+        (
+            "train",
+            "cuCtxSetCurrent=201@5",
+            "the device's context cannot be used: CUDA_ERROR_INVALID_CONTEXT (see the name)",
+        ),
+    ],
+)
+def test_a_call_that_fails(board: Board, call: str, fail: str, text: str) -> None:
+    assert board.run("create", call, fail=fail) == [f"{call} failed: {text}"]
+
+
+def test_the_small_images_are_what_they_seem(tmp_path: Path) -> None:
+    if not shutil.which("readelf"):
+        skip_for_want("'readelf' is not installed; apt install binutils")
+    (tmp_path / "cubin").write_bytes(write_cubin(72, KERNELS))
+    done = subprocess.run(["readelf", "-hsW", str(tmp_path / "cubin")], capture_output=True, text=True, check=True)
+    assert "NVIDIA CUDA architecture" in done.stdout
+    assert "Flags:                             0x48" in done.stdout
+    assert [line.split()[-1] for line in done.stdout.splitlines() if "FUNC" in line] == list(KERNELS)
