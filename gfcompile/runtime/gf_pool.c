@@ -12,6 +12,8 @@
 
 #include "gf_cores.h"
 
+#include "gf_step.h"
+
 /* Kernels of one step follow each other within microseconds, and a sleeping core takes long to wake (seen: a quarter of
  * a step's time): during a step threads wait awake, this long at most. Between steps they sleep at once. */
 enum { SPIN_NANOSECONDS = 1000000 };
@@ -22,13 +24,25 @@ enum { TASKS_A_LANE = 4 };
 
 static _Thread_local char error_text[GF_ERROR_BYTES];
 
+static _Thread_local int error_code;
+
 void gf_set_error(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(error_text, sizeof error_text, format, arguments);
   va_end(arguments);
+  error_code = 0;
 }
 
+int gf_fail(int code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(error_text, sizeof error_text, format, arguments);
+  va_end(arguments);
+  return error_code = code;
+}
+
+int gf_failure(void) { return error_code; }
 const char *gf_error_text(void) { return error_text; }
 
 /* A gate counts how often it was opened; one thread waits at it. */
@@ -245,7 +259,8 @@ int gf_pool_reserve(int threads) {
   for (; pool.lanes < threads; ++pool.lanes) {
     int code = start_worker(pool.lanes);
     if (code == 0) continue;
-    gf_set_error("cannot start thread %d of %d: %s; ask for fewer threads", pool.lanes + 1, threads, strerror(code));
+    gf_fail(GF_ERROR_MEMORY, "cannot start thread %d of %d: %s; ask for fewer threads", pool.lanes + 1, threads,
+            strerror(code));
     return -1;
   }
   return 0;
