@@ -4,8 +4,10 @@
 // file; the sanitizer's own library, which knows nothing of fibers and blocks, is not linked. A clock ticks at every
 // barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
 // no barrier lies between them, or when they are of two blocks of one launch; also when both write the same value.
-// A cell remembers the last write, the first read of a launch, and two readers since the last barrier: with blocks one
-// after another that is enough to miss nothing. (Behind __syncwarp, readers of other warps may be forgotten.)
+//
+// A cell remembers the last write, the first read of a launch, and two readers since the last barrier. That is enough to
+// miss nothing: blocks run one after another, so whoever has read before this block began is there as the first; and of
+// two readers, of two warps where there were two, any writer has one that it did not wait for.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -18,8 +20,8 @@
 namespace gf {
 
 struct Cell {  // times are 0 where there was none
-  uint32_t written, read, first_read;
-  uint32_t writer : 10, reader : 10, other_reader : 10, has_other : 1;
+  uint32_t written, read, other_read, first_read;
+  uint32_t writer : 10, reader : 10, other_reader : 10;
 };
 
 enum : uint8_t { SPLIT = 0x80 };  // this launch has accessed single bytes of the word
@@ -130,8 +132,8 @@ static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
   if (conflicts(cell.writer, cell.written)) fail_race(offset, is_write, cell.writer, cell.written, true);
   if (!is_write) return;
   if (conflicts(cell.reader, cell.read)) fail_race(offset, is_write, cell.reader, cell.read, false);
-  if (cell.read >= barrier_time && cell.has_other && conflicts(cell.other_reader, cell.read))
-    fail_race(offset, is_write, cell.other_reader, cell.read, false);
+  if (conflicts(cell.other_reader, cell.other_read))
+    fail_race(offset, is_write, cell.other_reader, cell.other_read, false);
   if (!is_shared && cell.first_read >= launch_time && cell.first_read < block_time)
     fail_race(offset, is_write, -1, cell.first_read, false);
 }
@@ -142,7 +144,8 @@ static inline bool is_recent(uint32_t time) {
 }
 
 static inline void examine(const Cell &cell, size_t offset, bool is_write) {
-  if (is_recent(cell.written) || (is_write && (is_recent(cell.read) || is_recent(cell.first_read))))
+  if (is_recent(cell.written) ||
+      (is_write && (is_recent(cell.read) || is_recent(cell.other_read) || is_recent(cell.first_read))))
     examine_slowly(cell, offset, is_write);
 }
 
@@ -154,13 +157,14 @@ static inline void record(Cell &cell, bool is_write) {
     return;
   }
   if (cell.first_read < launch_time) cell.first_read = now;
-  if (cell.read < barrier_time || cell.reader == mine || is_ordered_in_warp(cell.reader, cell.read)) {
-    if (cell.reader != mine || cell.read < barrier_time) cell.has_other = 0;
-    cell.read = now;
+  auto is_past = [](int reader, uint32_t time) { return time < barrier_time || is_ordered_in_warp(reader, time); };
+  if (cell.reader == mine || is_past(cell.reader, cell.read)) {
     cell.reader = mine;
-  } else if (!cell.has_other) {
-    cell.has_other = 1;
+    cell.read = now;
+  } else if (is_past(cell.other_reader, cell.other_read) ||
+             (cell.other_reader / WARP == cell.reader / WARP && mine / WARP != cell.reader / WARP)) {
     cell.other_reader = mine;
+    cell.other_read = now;
   }
 }
 
