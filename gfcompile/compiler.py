@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+import tvm
 from torch import Tensor, nn
 
 from gfcompile import pipeline
@@ -167,6 +168,17 @@ def find_unsupported(job: Job, progress: Progress = lambda _: None) -> tuple[Pla
     return traced.plan, list(found.values())
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """The step as kernels that no schedule has touched: the same for every target of one kind."""
+
+    job: Job
+    traced: Traced
+    steps: dict[str, Step]
+    modules: dict[str, tvm.IRModule]
+    prefix: Prefix
+
+
 def analyse(
     job: Job,
     observe: Observer | None = None,
@@ -174,46 +186,62 @@ def analyse(
     target: Target | None = None,
 ) -> Analysis:
     """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
+    target = target or find_target("native")
+    return place(lower_job(job, target.kind, observe, progress), target, progress)
+
+
+def lower_job(
+    job: Job, kind: str = "cpu", observe: Observer | None = None, progress: Progress = lambda _: None
+) -> Lowered:
+    """Trace, plan, rewrite and lower for targets of this kind."""
+    winograd = job.winograd and kind == "cpu"  # its transforms have no template for GPUs
     traced = trace(job, progress)
     plan = traced.plan
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, job.winograd)),
-        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, job.winograd)),
-        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, job.winograd)),
-        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, job.winograd)),
-        "predict": (traced.forward, plan, pipeline.prediction_passes(job.winograd)),
+        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
+        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, winograd)),
+        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, winograd)),
+        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, winograd)),
+        "predict": (traced.forward, plan, pipeline.prediction_passes(winograd)),
     }
-    scheduler = Scheduler(target or find_target("native"))
-    steps, programs, state = {}, {}, StateTable()
+    steps, modules = {}, {}
     for name, (source, its_plan, passes) in variants.items():
         progress(f"rewriting and lowering: {name}")
-        steps[name] = step = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
-        program = make_program(name, lower(step), step, scheduler)
-        programs[name] = Planned(program, plan_arena(program))
-        if name not in COMPARISONS:
-            state.add(name, step)
+        steps[name] = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
+        modules[name] = lower(steps[name])
     prefix = find_prefix(steps["train"])
     if job.cache_prefix:
         for name, step in _cut(steps["train"], prefix).items():
             progress(f"lowering: {name}")
             if observe is not None:
                 observe(name, 0, "cut", step)
-            steps[name] = step
-            program = make_program(name, lower(step), step, scheduler)
-            programs[name] = Planned(program, plan_arena(program))
-            state.add(name, step)
+            steps[name], modules[name] = step, lower(step)
+    return Lowered(job, traced, steps, modules, prefix)
+
+
+def place(lowered: Lowered, target: Target, progress: Progress = lambda _: None) -> Analysis:
+    """Schedule the kernels for a target, order them, and give every tensor its place."""
+    scheduler = Scheduler(target)
+    programs, state = {}, StateTable()
+    for name, module in lowered.modules.items():
+        progress(f"scheduling: {name}")
+        program = make_program(name, module, lowered.steps[name], scheduler)
+        programs[name] = Planned(program, plan_arena(program))
+        if name not in COMPARISONS:
+            state.add(name, lowered.steps[name])
     comparisons = {name: programs.pop(name) for name in COMPARISONS}
+    traced = lowered.traced
     return Analysis(
-        job,
+        lowered.job,
         traced.layers,
-        plan,
-        steps,
+        traced.plan,
+        lowered.steps,
         programs,
         scheduler,
         state,
         comparisons,
-        prefix,
+        lowered.prefix,
         traced.original,
         traced.output,
         traced.shared,

@@ -175,10 +175,16 @@ def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0) -> dict[Value, 
     """Run a training step's graph in plain PyTorch; outputs by their signature."""
     doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
     doors.update(zip(input_values(x), x, strict=True))
-    inputs = [doors[value] if value in doors else step.tensors[value.name].clone() for value in step.inputs]
+    inputs = [doors[value] if value in doors else _as_kept(step, value) for value in step.inputs]
     with torch.no_grad():
         results = step.run(*inputs)
     return dict(zip(step.outputs, results, strict=True))
+
+
+def _as_kept(step: Step, value: Value) -> Tensor:
+    """A copy of a weight in the order in which the graph reads it."""
+    tensor, layout = step.tensors[value.name], step.layouts.get(value.parameter)
+    return tensor.clone() if layout is None or step.is_frozen(value) else layout.pack(tensor)
 
 
 def optimizer_of(manifest: dict[str, Any]) -> Optimizer:
@@ -238,11 +244,12 @@ def _batches(manifest: dict[str, Any], data: Path | None) -> Iterator[Batch]:
         return
     for seed in range(BATCHES):
         generator = torch.Generator().manual_seed(seed)
-        x = tuple(_random_input(spec, generator) for spec in specs)
+        x = tuple(random_input(spec, generator) for spec in specs)
         yield x, random_target(manifest, target, generator)
 
 
-def _random_input(spec: dict[str, Any], generator: torch.Generator) -> Tensor:
+def random_input(spec: dict[str, Any], generator: torch.Generator) -> Tensor:
+    """A sample of the manifest's shape; indices are 0 or 1."""
     if spec["dtype"] == "float32":
         return torch.randn(spec["shape"], generator=generator)
     return torch.randint(0, 2, spec["shape"], generator=generator).to(getattr(torch, spec["dtype"]))

@@ -19,9 +19,10 @@ from safetensors.torch import save_file
 import gfcompile
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
-from gfcompile.codegen.description import Description, describe
+from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
+from gfcompile.codegen.description import About, Description, Entry, describe
 from gfcompile.codegen.driver import Planned, write_driver
-from gfcompile.codegen.link import RUNTIME, link_library, linker_words
+from gfcompile.codegen.link import RUNTIME, link_executable, link_library, linker_words, runtime_sources
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
@@ -29,11 +30,27 @@ from gfcompile.frontend.trace import output_keys
 from gfcompile.onnx_out.export import MODEL
 from gfcompile.prefix import fingerprint
 from gfcompile.report import write_report
+from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import SELFTEST
+from gfcompile.selftest import make_selftest
 from gfcompile.step import Role
+from gfcompile.targets import Target
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
-WRAPPER = ("__init__", "batch", "checkpoint", "errors", "library", "manifest", "state", "step", "tensorfile")
+TRAINER = "gf-train"
+WRAPPER = (
+    "__init__",
+    "batch",
+    "checkpoint",
+    "errors",
+    "generations",
+    "library",
+    "manifest",
+    "state",
+    "step",
+    "tensorfile",
+)
 FEATURES_WRAPPER, FEATURES_FLAGS = ("feature_cache",), ("-DGF_FEATURES",)  # what a prefix cache adds
 ID_PLACE = "0" * 64
 GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit
@@ -48,6 +65,7 @@ class Sources:
     objects: list[Path]
     build_id: str
     flags: tuple[str, ...] = ()  # for the runtime's C
+    cuda: CudaKernels | None = None
 
 
 def check_destination(out: Path) -> None:
@@ -84,23 +102,28 @@ def build(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / out.name
         folder.mkdir()
-        sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed)
+        sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed, out.name)
         progress(linker_words(analysis.scheduler.target))
         flags = (*sources.flags, *(DEBUG_FLAGS if debug else ()))
         link_library(sources.driver, sources.objects, folder / LIBRARY, analysis.scheduler.target, flags)
+        _link_trainer(sources, folder, analysis.scheduler.target, flags)
+        manifest = _manifest(analysis, out.name, sources.build_id, debug)
+        progress("computing the self-test")
+        tensorfile.write(folder / SELFTEST, make_selftest(analysis, manifest))
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
+        if sources.cuda is not None:
+            dumps = {**dumps, "kernels.cu": sources.cuda.source.encode()}
         for name, content in dumps.items():
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        files = [LIBRARY, WEIGHTS, CONSTANTS]
+        files = [LIBRARY, WEIGHTS, CONSTANTS, SELFTEST]
         skeleton = analysis.job.skeleton or model
         if skeleton is not None:
             (folder / MODEL).write_bytes(skeleton)
             files.append(MODEL)
-        manifest = _manifest(analysis, out.name, sources.build_id, debug)
         manifest["files"] = {name: _sha256(folder / name) for name in files}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         write_report(analysis, folder)
@@ -109,32 +132,85 @@ def build(
 
 
 def write_sources(
-    analysis: Analysis, folder: Path, progress: Callable[[str], None], debug: bool = False, timed: bool = False
+    analysis: Analysis,
+    folder: Path,
+    progress: Callable[[str], None],
+    debug: bool = False,
+    timed: bool = False,
+    name: str = "step",
 ) -> Sources:
-    """Compile the kernels and generate the driver, in a new folder."""
+    """Compile the kernels and generate the driver, in a new folder. `name` is what the library will call itself."""
     guard = GUARD if debug else 0
     programs = list(analysis.programs.values())
     if debug:
         programs = [Planned(planned.program, plan_arena(planned.program, guard)) for planned in programs]
     folder.mkdir()
-    builder = KernelBuilder(analysis.scheduler)
+    on_gpu = analysis.scheduler.target.kind == "cuda"
+    builder = (CudaKernelBuilder if on_gpu else KernelBuilder)(analysis.scheduler)
     for planned in programs:
         builder.add(planned.program, planned.placement)
     kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
-    draft = write_driver(programs, analysis.state, describe_step(analysis), kernels, ID_PLACE, guard, timed)
+    draft = write_driver(programs, analysis.state, describe_step(analysis, name), kernels, ID_PLACE, guard, timed)
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
         digest.update(path.read_bytes())
+    if kernels.stubs is not None:
+        digest.update(kernels.stubs.read_text().replace(str(folder), "").encode())
     build_id = digest.hexdigest()
     driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
-    return Sources(driver, kernels.objects, build_id, FEATURES_FLAGS if "features" in analysis.programs else ())
+    flags = FEATURES_FLAGS if "features" in analysis.programs else ()
+    if isinstance(kernels, CudaKernels):
+        return Sources(driver, [kernels.stubs], build_id, flags, kernels)
+    return Sources(driver, kernels.objects, build_id, flags)
 
 
-def describe_step(analysis: Analysis) -> Description:
-    """What the driver's tables and the manifest are both made of."""
-    steps = {name: analysis.steps[name] for name in analysis.programs}
-    return describe(steps, analysis.state.entries, analysis.prefix.batch)
+def describe_step(analysis: Analysis, name: str) -> Description:
+    """What the driver's tables and the manifest are both made of; `name` is the artifact's."""
+    job, state = analysis.job, analysis.state
+    roles = {entry.role for entry in describe(analysis.steps, state.entries).inputs}
+    about = About(
+        name=name,
+        target=analysis.scheduler.target.name,
+        version=gfcompile.__version__,
+        loss=job.loss.name,
+        lr=job.lr,
+        batch=int(job.example[0].shape[0]),
+        pads=job.loss.per_sample and Role.SAMPLE_WEIGHT in roles and analysis.plan.batchnorm != "train",
+        classes=main_output(analysis.output).shape[1] if job.loss.name == "cross_entropy" else None,
+        ignored=dict(job.loss.settings).get("ignore_index"),
+        compatible=_compatible_key(state.of_role(Role.PARAMETER)),
+        frozen=_frozen_key(analysis),
+    )
+    return describe({program: analysis.steps[program] for program in analysis.programs}, state.entries, about)
+
+
+def _compatible_key(parameters: Sequence[Entry]) -> str:
+    """Names and shapes of what is trained: whatever the target, the patch or the layout, a checkpoint fits."""
+    rows = sorted([entry.name, list(entry.shape)] for entry in parameters)
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _frozen_key(analysis: Analysis) -> str:
+    """Hash of what is not trained: a checkpoint makes sense over the same frozen weights only."""
+    kept = {entry.name for entry in analysis.state.of_role(Role.PARAMETER, Role.BUFFER)}
+    digest = hashlib.sha256()
+    for name, tensor in sorted(analysis.original.items()):
+        if name not in kept:
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _link_trainer(sources: Sources, folder: Path, target: Target, flags: Sequence[str]) -> None:
+    """The program that trains without Python. It finds the library in its own folder, wherever that is copied to."""
+    own = sorted((RUNTIME / "train").glob("*.c"))
+    if target.libc == "musl":  # a static program loads no library: it holds everything
+        everything = [*own, sources.driver, *runtime_sources(target.kind)]
+        link_executable(everything, sources.objects, folder / TRAINER, target, flags)
+    else:
+        found = (f"-L{folder}", "-Wl,--no-as-needed", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN")
+        link_executable(own, [], folder / TRAINER, target, (*flags, *found))
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:
@@ -153,7 +229,8 @@ def _write_wrapper(folder: Path, modules: Sequence[str]) -> None:
 
 def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict[str, Any]:
     job, plan = analysis.job, analysis.plan
-    description = describe_step(analysis)
+    description = describe_step(analysis, name)
+    about = description.about
     keys = output_keys(analysis.output)
     outputs = [
         {"key": keys[index] if keys else None, **entry.as_mapping()} for index, entry in enumerate(description.outputs)
@@ -163,13 +240,14 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
         "name": name,
         "build_id": build_id,
         "library": LIBRARY,
-        "batch": int(job.example[0].shape[0]),
+        "batch": about.batch,
         "lr": job.lr,
+        "checkpoint": {"compatible": about.compatible, "frozen": about.frozen},
         "loss": {
             "name": job.loss.name,
             "per_sample": job.loss.per_sample,
             "settings": dict(job.loss.settings),
-            "classes": main_output(analysis.output).shape[1] if job.loss.name == "cross_entropy" else None,
+            "classes": about.classes,
         },
         "optimizer": {
             **job.optimizer.as_mapping(),

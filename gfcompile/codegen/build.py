@@ -28,8 +28,9 @@ class Kernels:
     """`symbol[program][kernel]` is the C name; equal kernels of several programs share one."""
 
     symbols: dict[str, dict[str, str]]
-    objects: list[Path]
+    objects: list[Path]  # for the linker or, of a GPU's, what the stubs include
     scratch_bytes: int
+    stubs: Path | None  # C that stands between the driver and what is not linked
 
 
 class KernelBuilder:
@@ -68,16 +69,16 @@ class KernelBuilder:
             progress(index, len(self.functions), symbol)
             found = self.scheduler(function)
             scheduled, scratch = found.function, max(scratch, found.workspace.each)
-            _check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
+            check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
             module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias=symbol not in self._in_place)})
             path = folder / f"{symbol}.o"
             tirx.build(module, target, pipeline=PIPELINE).write_to_file(str(path), "o")
             objects.append(path)
         progress(len(self.functions), len(self.functions), "")
-        return Kernels(self.symbols, objects, scratch)
+        return Kernels(self.symbols, objects, scratch, None)
 
 
-def _check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:
+def check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:
     """What was promised of the kernel must hold of its schedule too: a rule may have moved a read."""
     for output, source in sorted(pairs):
         reason = explain_refusal(scheduled, output, source)

@@ -44,6 +44,23 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class About:
+    """What the library says of itself: gf_about of gf_step.h, and what its checkpoints must have in common with it."""
+
+    name: str = ""
+    target: str = ""
+    version: str = ""
+    loss: str = ""
+    lr: float = 0.0
+    batch: int = 0
+    pads: bool = False
+    classes: int | None = None
+    ignored: int | None = None
+    compatible: str = ""
+    frozen: str = ""
+
+
+@dataclass(frozen=True)
 class Description:
     """Each list in the order in which the C functions take it."""
 
@@ -52,6 +69,7 @@ class Description:
     outputs: tuple[Entry, ...] = ()
     gradients: tuple[Entry, ...] = ()
     features: tuple[Entry, ...] = ()
+    about: About = About()
 
     @property
     def doors(self) -> list[Value]:
@@ -60,8 +78,9 @@ class Description:
         return sorted(values, key=lambda value: DOORS.index(value.role))
 
 
-def describe(steps: Mapping[str, Step], state: Sequence[Entry], batch: int = 0) -> Description:
-    """The description of a library with these programs; `batch` is the number of samples in the features."""
+def describe(steps: Mapping[str, Step], state: Sequence[Entry], about: About | None = None) -> Description:
+    """The description of a library with these programs."""
+    about = about or About()
     parameters = {entry.name: entry for entry in state if entry.role is Role.PARAMETER}
     whole = next(steps[name] for name in ("train", "gradients", "predict") if name in steps)
     doors = [
@@ -80,7 +99,8 @@ def describe(steps: Mapping[str, Step], state: Sequence[Entry], batch: int = 0) 
         tuple(sorted(doors, key=lambda entry: DOORS.index(entry.role))),
         tuple(_results(steps.get("predict"))),
         tuple(gradients),
-        tuple(_by_sample(entry, batch) for entry in _results(steps.get("features"))),
+        tuple(_by_sample(entry, about.batch) for entry in _results(steps.get("features"))),
+        about,
     )
 
 
@@ -110,7 +130,20 @@ def write_tables(description: Description) -> str:
         "gradient": description.gradients,
         "feature": description.features,
     }
-    return "\n".join(_table(kind, entries) for kind, entries in kinds.items())
+    return "\n".join([*(_table(kind, entries) for kind, entries in kinds.items()), _about(description.about)])
+
+
+def _about(about: About) -> str:
+    fields = [
+        *(_text(text) for text in (about.name, about.target, about.version, about.loss)),
+        f"{np.float32(about.lr).item().hex()}f",
+        *(str(int(number)) for number in (about.batch, about.pads, about.classes or 0, about.ignored is not None)),
+        str(about.ignored or 0),
+    ]
+    return (
+        f"const gf_about gf_program_about = {{{', '.join(fields)}}};\n"
+        f'const char gf_program_compatible[] = "{about.compatible}", gf_program_frozen[] = "{about.frozen}";'
+    )
 
 
 def _table(kind: str, entries: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gfcompile.codegen.arena import Placement
 from gfcompile.codegen.build import Kernels
 from gfcompile.codegen.description import Description, write_tables
-from gfcompile.codegen.program import Call, Program
+from gfcompile.codegen.program import ALIGNMENT, Call, Program
 from gfcompile.codegen.state import StateTable
 from gfcompile.step import STATE, Role, Value
 
@@ -50,32 +50,57 @@ def write_driver(
     """
     symbols: dict[str, int] = {}
     bodies = []
+    literals = _Literals(max(planned.placement.bytes for planned in programs))
     for planned in programs:
         for call in planned.program.calls:
             symbol = kernels.symbols[planned.program.name][call.kernel]
-            symbols[symbol] = len(call.inputs) + len(call.outputs)
+            takes_workspace = kernels.stubs is not None and call.workspace is not None
+            symbols[symbol] = len(call.inputs) + len(call.outputs) + int(takes_workspace)
         elsewhere = Role.INPUT if planned.program.name == "train_features" else Role.FEATURE
         doors = [value for value in description.doors if value.role is not elsewhere]
         context = (planned, state, kernels, doors)
-        function = _GuardedFunction(*context, guard) if guard else (_TimedFunction if timed else _Function)(*context)
+        if kernels.stubs is not None:
+            function: _Function = _DeviceFunction(*context, literals)
+        elif guard:
+            function = _GuardedFunction(*context, guard)
+        else:
+            function = (_TimedFunction if timed else _Function)(*context)
         bodies.append(function.text())
     prototypes = [f"int {symbol}({', '.join(['void *'] * count)});" for symbol, count in sorted(symbols.items())]
-    arena = max(planned.placement.bytes for planned in programs)
     head = [
         *(['#include "gf_guard.h"'] if guard else []),
+        *(['#include "gf_device.h"'] if kernels.stubs is not None else []),
         '#include "gf_program.h"',
         "#include <stdint.h>",
         "#include <string.h>",
         *([_CLOCK] if timed else []),
         "",
         f'const char gf_program_build_id[] = "{build_id}";',
-        f"const size_t gf_program_arena_bytes = {max(arena, 64)};",
+        f"const size_t gf_program_arena_bytes = {max(literals.end, 64)};",
         f"const size_t gf_program_scratch_bytes = {kernels.scratch_bytes};",
         write_tables(description),
         "",
         *prototypes,
     ]
-    return "\n".join(head) + "\n\n" + "\n\n".join([*bodies, _PREPARE]) + "\n"
+    return "\n".join(head) + "\n\n" + "\n\n".join([*bodies, literals.text()]) + "\n"
+
+
+class _Literals:
+    """Constants that a GPU reads: they lie behind the last slot of the arena, and are put there once."""
+
+    def __init__(self, start: int) -> None:
+        self.end = start
+        self._uploads: list[str] = []
+
+    def place(self, name: str, size: int) -> int:
+        offset, self.end = self.end, self.end + -(-size // ALIGNMENT) * ALIGNMENT
+        self._uploads.append(f"gf_device_upload(arena + {offset}, {name}, {size})")
+        return offset
+
+    def text(self) -> str:
+        lines = ["int gf_program_prepare(char *arena) {", "  (void)arena;"]
+        lines += [f"  if ({upload}) return -1;" for upload in self._uploads]
+        return "\n".join([*lines, "  return 0;", "}"])
 
 
 class _Function:
@@ -141,9 +166,11 @@ class _Function:
             is_there = buffer in self.placement.overwrites or self.placement.delivered.get(buffer) == position
             if is_there or (value.role in STATE and self.program.name not in UPDATING):
                 continue
-            target = self._destination(position)
-            lines.append(f"  memcpy({target}, {self._place(buffer)}, {self.program.buffers[buffer].bytes});")
+            lines.append(self._copy(self._destination(position), buffer))
         return lines
+
+    def _copy(self, target: str, buffer: int) -> str:
+        return f"  memcpy({target}, {self._place(buffer)}, {self.program.buffers[buffer].bytes});"
 
     def _destination(self, position: int) -> str:
         """Where the caller, or the state, expects the program's result of this position."""
@@ -155,7 +182,6 @@ class _Function:
 
 
 # Constants are the library's own: nothing to put into the arena.
-_PREPARE = "int gf_program_prepare(char *arena) { return (void)arena, 0; }"
 _CLOCK = """#include <time.h>
 
 static int64_t now(void) {
@@ -179,6 +205,33 @@ class _TimedFunction(_Function):
 
     def _clock(self) -> str:
         return f"gf_{self.program.name}_nanoseconds"
+
+
+class _DeviceFunction(_Function):
+    """A GPU's: every pointer is the device's, and a kernel's workspace is its last argument."""
+
+    def __init__(
+        self, planned: Planned, state: StateTable, kernels: Kernels, doors: list[Value], literals: _Literals
+    ) -> None:
+        super().__init__(planned, state, kernels, doors)
+        self.literals = {
+            index: literals.place(self._literal_name(index), buffer.bytes)
+            for index, buffer in enumerate(self.program.buffers)
+            if buffer.literal is not None
+        }
+
+    def _call(self, index: int, call: Call) -> list[str]:
+        workspace = () if call.workspace is None else (call.workspace,)
+        places = (*call.inputs, *call.outputs, *workspace)
+        arguments = ", ".join(f"(void *){self._place(buffer)}" for buffer in places)
+        return [f"  if ((code = {self.symbols[call.kernel]}({arguments}))) return code;"]
+
+    def _place(self, index: int) -> str:
+        return f"(arena + {self.literals[index]})" if index in self.literals else super()._place(index)
+
+    def _copy(self, target: str, buffer: int) -> str:
+        size = self.program.buffers[buffer].bytes
+        return f"  if ((code = gf_device_copy({target}, {self._place(buffer)}, {size}))) return code;"
 
 
 class _GuardedFunction(_Function):

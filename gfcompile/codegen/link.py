@@ -17,9 +17,8 @@ from gfcompile.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack")
-# The runtime's C is in every library, but for what only one kind of machine has, and what is a program of its own.
+# The runtime's C is in every library, but for what only one kind of machine has.
 ONLY = {"gf_device_cpu.c": "cpu", "gf_device_cuda.c": "cuda"}
-PROGRAMS = ("gf_train.c",)
 ZIG = "ziglang"  # the package on PyPI: a C compiler for every machine, with every version of glibc
 LINKERS = ("zig", "gcc")
 LIBCS = ("glibc", "musl")
@@ -27,9 +26,7 @@ LIBCS = ("glibc", "musl")
 
 def runtime_sources(kind: str) -> list[Path]:
     """The runtime's C for one kind of target."""
-    return [
-        path for path in sorted(RUNTIME.glob("*.c")) if ONLY.get(path.name, kind) == kind and path.name not in PROGRAMS
-    ]
+    return [path for path in sorted(RUNTIME.glob("*.c")) if ONLY.get(path.name, kind) == kind]
 
 
 def choose_linker(target: Target, linker: str | None, libc: str | None = None) -> Target:

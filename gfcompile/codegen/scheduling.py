@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm_ffi import StructuralKey
 
+from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.inplace import find_takeovers
 from gfcompile.codegen.schedules import Workspace, find_workspace, schedule
 from gfcompile.targets import Target
@@ -33,7 +34,9 @@ class Scheduler:
         if key not in self._known:
             scheduled = schedule(function, self.target)
             takeovers = find_takeovers(function) & find_takeovers(scheduled)  # a schedule may have moved a read
-            self._known[key] = Scheduled(scheduled, find_workspace(scheduled), takeovers)
+            on_gpu = self.target.kind == "cuda"
+            workspace = Workspace(cut(scheduled).workspace, 0) if on_gpu else find_workspace(scheduled)
+            self._known[key] = Scheduled(scheduled, workspace, takeovers)
         return self._known[key]
 
 

@@ -1,67 +1,115 @@
 """Checkpoints: trained parameters, optimizer state and buffers in logical layout, in one checksummed safetensors file.
 
-They fit every compilation of the same trained parameters over the same frozen weights, whatever target, r or layout.
+They fit every compilation of the same trained parameters over the same frozen weights, whatever target, r or layout;
+`gf_checkpoint.c` reads and writes the same. The one before stays beside the newest, for the case that that is damaged.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from . import tensorfile
+from . import generations, tensorfile
 from .errors import StepError
-from .state import State, fits
+from .state import fits
 from .tensorfile import Array
 
-FORMAT = "gfcompile-checkpoint-1"
+FORMAT = "gfcompile-checkpoint-2"
 ROLES = ("parameter", "optimizer", "buffer")
+_LONGEST_NOTE = 255  # bytes: the C interface has an array for it
+_known: dict[Path, tuple[int, ...]] = {}  # files that this process wrote or found whole: not read again before a save
 
 
-def compatible_key(state: State) -> str:
-    """Names and shapes of the trained parameters."""
-    rows = sorted([name, list(entry["shape"])] for _, name, entry in state.items("parameter"))
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+class _DamagedError(StepError):
+    """Not the user's mistake: the generation before may do."""
 
 
-def save(path: str | os.PathLike[str], state: State, frozen_key: str, build_id: str, steps: int, lr: float) -> None:
-    """Write all of the state or, failing, leave the old file as it was."""
-    tensors = {f"{role}/{name}": state.get(role, name) for role, name, _ in state.items(*ROLES)}
+@dataclass(frozen=True)
+class Progress:
+    """How far a training has come; `note` is the training program's own text, kept as it is."""
+
+    steps: int
+    lr: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors under "role/name"; views into the file."""
+
+    tensors: Mapping[str, Array]
+    progress: Progress
+    artifact: str  # the name of the folder that it was made with
+
+
+def save(
+    path: str | os.PathLike[str], tensors: Mapping[str, Array], manifest: dict[str, Any], progress: Progress
+) -> None:
+    """Write all of the state or, failing, leave the old files as they were."""
+    if len(progress.note.encode()) > _LONGEST_NOTE or "\0" in progress.note:
+        raise StepError(f"save_checkpoint: the note is longer than {_LONGEST_NOTE} bytes or holds a zero; shorten it")
     metadata = {
         "format": FORMAT,
-        "build_id": build_id,
-        "compatible": compatible_key(state),
-        "frozen": frozen_key,
-        "steps": str(steps),
-        "lr": repr(lr),
+        "artifact": manifest["name"],
+        "build_id": manifest["build_id"],
+        **manifest["checkpoint"],
+        "steps": str(progress.steps),
+        "lr": repr(progress.lr),
+        "note": progress.note,
     }
+    place = Path(path)
     try:
-        tensorfile.write(path, tensors, metadata, checksum=True)
+        generations.replace(place, tensorfile.seal(tensors, metadata), _is_whole)
+    except BlockingIOError as error:
+        raise StepError(
+            f"save_checkpoint: '{place}': another process is writing it; give each its own checkpoint"
+        ) from error
     except OSError as error:
         raise StepError(
-            f"save_checkpoint: '{os.fspath(path)}' cannot be written: {error.strerror or error};"
+            f"save_checkpoint: '{place}' cannot be written: {error.strerror or error};"
             " an older checkpoint there is untouched; choose another place"
         ) from error
+    _known[place.absolute()] = _identity(place)
 
 
-def load(path: str | os.PathLike[str], state: State, frozen_key: str) -> tuple[Mapping[str, Array], int, float]:
-    """Read and verify everything; the caller then applies it with `apply`."""
-    where = f"load_checkpoint: '{Path(path)}'"
+def load(path: str | os.PathLike[str], manifest: dict[str, Any]) -> Checkpoint:
+    """Read and verify everything; nothing is applied. The newest generation that is whole, with a warning if it is
+    not the newest one."""
+    place = Path(path)
     try:
-        file = tensorfile.read(path)
-    except StepError as error:
-        raise StepError(f"load_checkpoint: {error}") from error
-    words = file.metadata
-    if words.get("format") != FORMAT:
-        raise StepError(f"{where}: not a checkpoint of a compiled step; pass a file that save_checkpoint wrote")
-    if words.get("sha256") != file.checksum():
-        raise StepError(f"{where}: its content does not match its checksum; use another copy")
-    if words.get("compatible") != compatible_key(state):
+        return _load(place, manifest)
+    except _DamagedError as damage:
+        try:
+            found = _load(generations.previous_of(place), manifest)
+        except StepError:
+            raise StepError(str(damage)) from damage
+        warnings.warn(f"{damage}; continuing from '{generations.previous_of(place)}'", RuntimeWarning, stacklevel=3)
+        return found
+
+
+def artifact_name(path: str | os.PathLike[str]) -> str:
+    """The name of the artifact that a checkpoint was made with: what to look for beside it."""
+    place = Path(path)
+    for candidate in (place, generations.previous_of(place)):
+        try:
+            return _read(candidate).metadata.get("artifact", "")
+        except _DamagedError as error:
+            damage = error
+    raise StepError(str(damage))
+
+
+def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:
+    where = f"load_checkpoint: '{path}'"
+    file = _read(path)
+    words, keys = file.metadata, manifest["checkpoint"]
+    if words.get("compatible") != keys["compatible"]:
         raise StepError(f"{where}: made by a step that trains other parameters; compile the same plan, or train anew")
-    wanted = {f"{role}/{name}": entry for role, name, entry in state.items(*ROLES)}
+    wanted = {f"{entry['role']}/{entry['name']}": entry for entry in manifest["state"] if entry["role"] in ROLES}
     for name in sorted(wanted.keys() ^ file.tensors.keys()):
         what = "has no" if name in wanted else "has an unexpected"
         raise StepError(f"{where}: {what} tensor '{name}'; compile with the same optimizer and batchnorm")
@@ -72,17 +120,39 @@ def load(path: str | os.PathLike[str], state: State, frozen_key: str) -> tuple[M
                 f"{where}: tensor '{name}' is {found.dtype} {found.shape},"
                 f" expected {entry['dtype']} {tuple(entry['shape'])}; compile the same plan"
             )
-    if words.get("frozen") != frozen_key:
+    if words.get("frozen") != keys["frozen"]:
         raise StepError(f"{where}: made over other frozen weights; compile the model it was trained from")
     try:
         steps, lr = int(words["steps"]), float(words["lr"])
     except (KeyError, ValueError) as error:
-        raise StepError(f"{where}: its step count or lr is damaged; use another copy") from error
+        raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy") from error
     if steps < 0 or not math.isfinite(lr):
-        raise StepError(f"{where}: its step count or lr is damaged; use another copy")
-    return file.tensors, steps, lr
+        raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
+    _known[path.absolute()] = _identity(path)
+    return Checkpoint(file.tensors, Progress(steps, lr, words.get("note", "")), words.get("artifact", ""))
 
 
-def apply(tensors: Mapping[str, Array], state: State) -> None:
-    for role, name, _ in state.items(*ROLES):
-        state.set(role, name, tensors[f"{role}/{name}"])
+def _read(path: Path) -> tensorfile.TensorFile:
+    where = f"load_checkpoint: '{path}'"
+    try:
+        file = tensorfile.read(path)
+    except StepError as error:
+        raise _DamagedError(f"load_checkpoint: {error}") from error
+    if file.metadata.get("format") != FORMAT:
+        raise _DamagedError(f"{where}: not a checkpoint of a compiled step; pass a file that save_checkpoint wrote")
+    if not file.is_sealed():
+        raise _DamagedError(f"{where}: its content does not match its checksum; use another copy")
+    return file
+
+
+def _is_whole(path: Path) -> bool:
+    """A damaged file must not take the place of a whole previous generation."""
+    try:
+        return _known.get(path.absolute()) == _identity(path) or _read(path) is not None
+    except (OSError, StepError):
+        return False
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    about = path.stat()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns

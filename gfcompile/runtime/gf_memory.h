@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gf_pool.h"
+#include "gf_step.h"
 
 static inline size_t gf_align_up(size_t bytes) { return (bytes + GF_ALIGNMENT - 1) / GF_ALIGNMENT * GF_ALIGNMENT; }
 
@@ -14,7 +15,7 @@ static inline void *gf_allocate(size_t bytes, const char *what) {
   size_t size = bytes ? gf_align_up(bytes) : GF_ALIGNMENT;
   void *memory = aligned_alloc(GF_ALIGNMENT, size);
   if (memory) return memset(memory, 0, size);
-  gf_set_error("cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
+  gf_fail(GF_ERROR_MEMORY, "cannot allocate %zu bytes for the %s; free memory or compile a smaller batch", size, what);
   return NULL;
 }
 

@@ -16,7 +16,7 @@
 #define GF_PRINTF(text, first)
 #endif
 
-enum { GF_MAX_THREADS = 256, GF_ALIGNMENT = 64, GF_ERROR_BYTES = 256 };
+enum { GF_MAX_THREADS = 256, GF_ALIGNMENT = 64, GF_ERROR_BYTES = 512 };
 
 typedef struct { /* bump pointer: base <= top <= end */
   char *base, *top, *end;
@@ -34,8 +34,6 @@ typedef struct { /* TVM's TVMParallelGroupEnv */
 } gf_parallel_env;
 
 typedef int (*gf_task)(int task_id, gf_parallel_env *env, void *closure);
-
-int gf_online_cores(void);
 
 /* Make sure that `threads` executors exist, the caller included. 0, or -1 with an error text. */
 int gf_pool_reserve(int threads);
@@ -56,9 +54,12 @@ gf_stack *gf_pool_stack(void);
  * their number to the pool. A launch inside a task runs on the spot, num_task 0 then meaning 1. */
 int gf_pool_launch(gf_task task, void *closure, int num_task);
 
-/* The failure text of this thread. */
+/* The failure of this thread. gf_fail returns the gf_code; gf_set_error leaves it to be told by who returns. */
+int gf_fail(int code, const char *format, ...) GF_PRINTF(2, 3);
 void gf_set_error(const char *format, ...) GF_PRINTF(1, 2);
 const char *gf_error_text(void);
+/* The code of the last gf_fail, 0 after gf_set_error. */
+int gf_failure(void);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -11,6 +11,9 @@
 #endif
 
 extern const char gf_program_build_id[];
+extern const gf_about gf_program_about;
+/* What a checkpoint must have in common with the step: the trained parameters, the frozen weights. Hex digits. */
+extern const char gf_program_compatible[], gf_program_frozen[];
 
 /* What the step takes and gives, as in the manifest. */
 typedef struct {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "gf_cores.h"
 #include "gf_device.h"
 #include "gf_doors.h"
 #include "gf_memory.h"
@@ -35,6 +36,12 @@ static void after_fork_in_child(void) {
 }
 static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
+/* What comes from below with a text alone is a kernel's failure or, where kernels run on one, the device's. */
+static int failure_code(void) {
+  if (gf_failure()) return gf_failure();
+  return gf_device_is_host ? GF_ERROR_KERNEL : GF_ERROR_DEVICE;
+}
+
 static size_t state_bytes(void) {
   size_t bytes = 0;
   for (int i = 0; i < gf_state_values.count; ++i) bytes += gf_align_up(gf_state_values.values[i].bytes);
@@ -57,10 +64,9 @@ static void release(gf_step *step) {
 }
 
 static int set_threads(gf_step *step, int threads) {
-  if (threads <= 0) threads = gf_online_cores();
+  if (threads <= 0) threads = gf_default_threads();
   if (threads > GF_MAX_THREADS) {
-    gf_set_error("%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
   }
   if (!gf_device_is_host) threads = 1; /* the device has threads of its own */
   size_t bytes = gf_step_scratch_bytes();
@@ -69,7 +75,7 @@ static int set_threads(gf_step *step, int threads) {
   if (!scratch || gf_pool_reserve(threads)) {
     free(scratch);
     free(lanes);
-    return -1;
+    return GF_ERROR_MEMORY;
   }
   for (int i = 0; i < threads; ++i) {
     char *base = scratch + (size_t)i * bytes;
@@ -130,8 +136,7 @@ int gf_step_threads(const gf_step *step) {
 int gf_step_set_threads(gf_step *step, int threads) {
   gf_set_error("%s", "");
   if (!step) {
-    gf_set_error("gf_step_set_threads: the step is NULL");
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "gf_step_set_threads: the step is NULL");
   }
   pthread_mutex_lock(&library);
   int code = set_threads(step, threads);
@@ -141,6 +146,9 @@ int gf_step_set_threads(gf_step *step, int threads) {
 
 const char *gf_build_id(void) { return gf_program_build_id; }
 const char *gf_error(void) { return gf_error_text(); }
+
+int gf_error_code(void) { return gf_error_text()[0] ? failure_code() : GF_OK; }
+
 int gf_step_tensor_count(void) { return gf_state_values.count; }
 size_t gf_step_arena_bytes(void) { return gf_program_arena_bytes; }
 
@@ -154,7 +162,7 @@ size_t gf_step_tensor_bytes(int index) {
 void *gf_step_tensor(gf_step *step, int index) {
   gf_set_error("%s", "");
   if (!gf_device_is_host) {
-    gf_set_error("gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set");
+    gf_fail(GF_ERROR_DEVICE, "gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set");
     return NULL;
   }
   return !step || index < 0 || index >= gf_state_values.count ? NULL : step->state[index];
@@ -164,8 +172,8 @@ void *gf_step_tensor(gf_step *step, int index) {
 static int move_state(gf_step *step, int index, void *out, const void *in, const char *call) {
   gf_set_error("%s", "");
   if (!step || index < 0 || index >= gf_state_values.count || !(out || in)) {
-    gf_set_error("%s: the step or the memory is NULL, or there is no state tensor %d", call, index);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or the memory is NULL, or there is no state tensor %d", call,
+                   index);
   }
   size_t bytes = gf_state_values.values[index].bytes;
   pthread_mutex_lock(&library);
@@ -174,7 +182,7 @@ static int move_state(gf_step *step, int index, void *out, const void *in, const
   if (!code) code = in ? gf_device_upload(step->state[index], in, bytes) : 0;
   if (!code) code = gf_device_finish();
   pthread_mutex_unlock(&library);
-  return code;
+  return code ? failure_code() : GF_OK;
 }
 
 int gf_step_get(gf_step *step, int index, void *physical) {
@@ -188,13 +196,12 @@ int gf_step_set(gf_step *step, int index, const void *physical) {
 static int begin(gf_step *step, const void *const *inputs, const char *call) {
   gf_set_error("%s", "");
   if (!step || !inputs) {
-    gf_set_error("%s: the step or its inputs are NULL", call);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the step or its inputs are NULL", call);
   }
   pthread_mutex_lock(&library);
   if (gf_device_enter()) {
     pthread_mutex_unlock(&library);
-    return -1;
+    return failure_code();
   }
   if (gf_pool_reserve(step->threads)) gf_set_error("%s", ""); /* only after a fork; fewer executors still do */
   gf_pool_enter(step->lanes, step->threads);
@@ -207,8 +214,9 @@ static int end(gf_step *step, int code, float *loss, const char *call) {
   if (loss) *loss = step->doors.host_loss[0];
   gf_pool_leave();
   pthread_mutex_unlock(&library);
-  if (code && !gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
-  return code;
+  if (!code) return GF_OK;
+  if (!gf_error_text()[0]) gf_set_error("%s: a kernel failed with code %d", call, code);
+  return failure_code();
 }
 
 /* gf_program_train, or the same on features. */
@@ -217,13 +225,13 @@ typedef int (*update_t)(char *, void *const *, const void *const *, const float 
 static int update(gf_step *step, update_t program, gf_takes what, const void *const *inputs, float lr, float *loss,
                   const char *call) {
   if (!(lr >= 0) || isinf(lr)) {
-    gf_set_error("%s: the learning rate must be finite and not negative", call);
-    return -1;
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the learning rate must be finite and not negative", call);
   }
-  if (begin(step, inputs, call)) return -1;
+  int code = begin(step, inputs, call);
+  if (code) return code;
   gf_doors *doors = &step->doors;
   const void *const *taken = gf_doors_take(doors, what, inputs);
-  int code = !taken || gf_doors_set_lr(doors, lr) ? -1 : 0;
+  code = !taken || gf_doors_set_lr(doors, lr) ? -1 : 0;
   if (!code) code = program(step->arena, step->state, taken, doors->lr, doors->loss);
   if (!code) code = gf_doors_get_loss(doors);
   return end(step, code, loss, call);
@@ -234,11 +242,12 @@ int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *los
 }
 
 int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
-  if (begin(step, inputs, "gf_step_gradients")) return -1;
+  int code = begin(step, inputs, "gf_step_gradients");
+  if (code) return code;
   gf_doors *doors = &step->doors;
   const void *const *taken = gf_doors_take(doors, GF_TAKES_INPUTS, inputs);
   void *const *given = gf_doors_give(doors, &gf_gradient_values, gradients);
-  int code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
+  code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
   if (!code) code = gf_doors_deliver(doors, &gf_gradient_values, gradients);
   if (!code) code = gf_doors_get_loss(doors);
   return end(step, code, loss, "gf_step_gradients");
@@ -249,10 +258,11 @@ typedef int (*infer_t)(char *, void *const *, const void *const *, void *const *
 
 static int infer(gf_step *step, infer_t program, const void *const *inputs, const gf_values *values, void *const *out,
                  const char *call) {
-  if (begin(step, inputs, call)) return -1;
+  int code = begin(step, inputs, call);
+  if (code) return code;
   const void *const *taken = gf_doors_take(&step->doors, GF_TAKES_SAMPLES, inputs);
   void *const *given = gf_doors_give(&step->doors, values, out);
-  int code = taken ? program(step->arena, step->state, taken, given) : -1;
+  code = taken ? program(step->arena, step->state, taken, given) : -1;
   if (!code) code = gf_doors_deliver(&step->doors, values, out);
   return end(step, code, NULL, call);
 }

@@ -12,6 +12,7 @@ from .errors import StepError
 FORMAT = 1
 WEIGHTS = "weights.safetensors"
 CONSTANTS = "constants.safetensors"
+SELFTEST = "selftest.safetensors"  # may be left out of a copy: only `gf-train --selftest` reads it
 AGAIN = "recompile, or copy the artifact again"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,12 @@ def unpack(entry: dict[str, Any], physical: Array) -> Array:
 
 def fits(entry: dict[str, Any], array: Array) -> bool:
     return array.shape == tuple(entry["shape"]) and array.dtype == np.dtype(entry["dtype"])
+
+
+def merge(manifest: dict[str, Any], weights: Mapping[str, Array], trained: Mapping[str, Array]) -> dict[str, Array]:
+    """The model's whole state_dict in its order: copies of what was trained and of what stayed as it was compiled."""
+    kept = {name: manifest["shared"].get(name, name) for name in manifest["state_dict"]}
+    return {name: np.array(trained.get(source, weights[name])) for name, source in kept.items()}
 
 
 class State:

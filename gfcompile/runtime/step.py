@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import threading
@@ -16,8 +15,8 @@ from . import checkpoint
 from .batch import Door
 from .errors import StepError
 from .library import Library, aligned_empty
-from .manifest import AGAIN, CONSTANTS, WEIGHTS, check_file, read_manifest, read_tensors
-from .state import State, StateArray, fits, physical_shape, unpack
+from .manifest import AGAIN, CONSTANTS, SELFTEST, WEIGHTS, check_file, read_manifest, read_tensors
+from .state import State, StateArray, fits, merge, physical_shape, unpack
 from .tensorfile import Array
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ class Step:
     filtered_layers: list[str]
     refusals: list[tuple[str, str]]
     steps: int
+    note: str  # the caller's own text, which goes along in checkpoints: an epoch, a position in the data
 
     def __init__(self, folder: str | os.PathLike[str], threads: int | None = None) -> None:
         self._handle = 0
@@ -45,10 +45,11 @@ class Step:
         self.filtered_layers = list(manifest["filtered_layers"])
         self.refusals = [(name, reason) for name, reason in manifest["refusals"]]
         self.steps = 0
+        self.note = ""
         self.lr = manifest["lr"]
         count = _thread_count(threads)
         for name in [manifest["library"], *manifest["files"]]:
-            if name not in (WEIGHTS, CONSTANTS):  # these are checked as they are read
+            if name not in (WEIGHTS, CONSTANTS, SELFTEST):  # these are checked as they are read
                 check_file(self._folder, manifest, name)
         weights, constants = (read_tensors(self._folder, manifest, name) for name in (WEIGHTS, CONSTANTS))
         self._library = Library(self._folder / manifest["library"], manifest["build_id"])
@@ -56,7 +57,6 @@ class Step:
         self._door = Door(manifest)
         if "features" in manifest:
             self._features_door = Door(manifest, features=True)
-        self._frozen_key: str | None = None
         self._lock = threading.Lock()
         self._handle = self._library.create(count)
         try:
@@ -143,28 +143,30 @@ class Step:
         with self._lock:
             self._open()
             weights = read_tensors(self._folder, self.manifest, WEIGHTS)
-            found: dict[str, Array] = {}
-            for name in self.manifest["state_dict"]:
-                kept = self.manifest["shared"].get(name, name)
-                role = next((role for role in ("parameter", "buffer") if self._state.has(role, kept)), None)
-                value = self._state.get(role, kept) if role else np.array(weights[name])
-                found[name] = value.view(StateArray)
-        return found
+            trained = {name: self._state.get(role, name) for role, name, _ in self._state.items("parameter", "buffer")}
+        return {name: value.view(StateArray) for name, value in merge(self.manifest, weights, trained).items()}
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Parameters, optimizer state, buffers, step count and learning rate, written atomically."""
+        """Parameters, optimizer state, buffers, step count, learning rate and `note`, written atomically.
+
+        What was there stays beside it as PATH.previous: `load_checkpoint` takes that if the newest is damaged.
+        """
         with self._lock:
             self._open()
-            build_id = self.manifest["build_id"]
-            checkpoint.save(path, self._state, self._frozen(), build_id, self.steps, self._lr)
+            items = self._state.items(*checkpoint.ROLES)
+            tensors = {f"{role}/{name}": self._state.get(role, name) for role, name, _ in items}
+            progress = checkpoint.Progress(self.steps, self._lr, self.note)
+            checkpoint.save(path, tensors, self.manifest, progress)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Continue where `save_checkpoint` stopped, bit for bit at the same thread count."""
         with self._lock:
             self._open()
-            tensors, steps, lr = checkpoint.load(path, self._state, self._frozen())
-            checkpoint.apply(tensors, self._state)
-            self.steps, self._lr = steps, lr
+            found = checkpoint.load(path, self.manifest)
+            for role, name, _ in self._state.items(*checkpoint.ROLES):
+                self._state.set(role, name, found.tensors[f"{role}/{name}"])
+            progress = found.progress
+            self.steps, self._lr, self.note = progress.steps, progress.lr, progress.note
 
     @property
     def lr(self) -> float:
@@ -240,18 +242,6 @@ class Step:
             if found is None or found.dtype != entry["dtype"] or found.size != math.prod(physical_shape(entry)):
                 raise StepError(f"'{self._folder / CONSTANTS}': has no fitting tensor '{name}'; {AGAIN}")
             self._state.set_physical(role, name, found)
-
-    def _frozen(self) -> str:
-        """Hash of what is not trained: a checkpoint makes sense over the same frozen weights only."""
-        if self._frozen_key is None:
-            digest = hashlib.sha256()
-            weights = read_tensors(self._folder, self.manifest, WEIGHTS)
-            for name in sorted(self.manifest["state_dict"]):
-                if not (self._state.has("parameter", name) or self._state.has("buffer", name)):
-                    digest.update(f"{name} {weights[name].shape} {weights[name].dtype}\n".encode())
-                    digest.update(np.array(weights[name]).tobytes())
-            self._frozen_key = digest.hexdigest()
-        return self._frozen_key
 
 
 def _thread_count(threads: Any) -> int:

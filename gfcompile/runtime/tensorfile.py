@@ -22,6 +22,9 @@ DTYPES: dict[str, str] = {
 }  # fmt: skip
 CODES = {name: code for code, name in DTYPES.items()}
 
+SEAL = b'{"__metadata__": {"sha256": "'  # what the header of a sealed file begins with: the digits follow
+ZEROS = b"0" * 64
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -31,12 +34,17 @@ class TensorFile:
 
     tensors: dict[str, Array]
     metadata: dict[str, str]
-    table: dict[str, Any]
-    data: memoryview
+    content: memoryview
 
-    def checksum(self) -> str:
-        """Over everything but the checksum itself, so that a flipped bit in names or metadata is seen as well."""
-        return _checksum(self.table, self.metadata, [self.data])
+    def is_sealed(self) -> bool:
+        """Was it written by `seal`, and is every byte of it as it was?"""
+        digits = slice(8 + len(SEAL), 8 + len(SEAL) + len(ZEROS))
+        if self.content[8 : digits.start] != SEAL:
+            return False
+        digest = hashlib.sha256(self.content[: digits.start])
+        digest.update(ZEROS)
+        digest.update(self.content[digits.stop :])
+        return digest.hexdigest().encode() == self.content[digits]
 
 
 def map_file(path: Path) -> memoryview:
@@ -86,19 +94,21 @@ def parse(content: memoryview) -> TensorFile:
         end = stop
     if end != len(data):
         raise StepError(f"{len(data) - end} bytes follow its last tensor")
-    return TensorFile({name: tensors[name] for name in table}, metadata, table, data)
+    return TensorFile({name: tensors[name] for name in table}, metadata, content)
 
 
 def write(
-    path: str | os.PathLike[str],
-    tensors: Mapping[str, Array],
-    metadata: Mapping[str, str] | None = None,
-    checksum: bool = False,
+    path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write a safetensors file atomically: `path` holds the old content or the new, never a part.
 
-    `checksum` adds the metadata key "sha256". Raises OSError, leaving no temporary file behind.
+    Raises OSError, leaving no temporary file behind.
     """
+    write_atomically(Path(path), encode(tensors, metadata or {}))
+
+
+def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A safetensors file in pieces: its header, then the tensors."""
     table: dict[str, Any] = {}
     chunks: list[memoryview] = []
     end = 0
@@ -113,12 +123,23 @@ def write(
         }
         chunks.append(array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data)
         end += array.nbytes
-    words = dict(metadata or {})
-    if checksum:
-        words["sha256"] = _checksum(table, words, chunks)
-    header = json.dumps({"__metadata__": words, **table} if words else table).encode()
+    header = json.dumps({"__metadata__": dict(metadata), **table} if metadata else table).encode()
     header += b" " * (-len(header) % 8)
-    write_atomically(Path(path), [len(header).to_bytes(8, "little"), header, *chunks])
+    return [len(header).to_bytes(8, "little") + header, *chunks]
+
+
+def seal(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A file with a checksum: SHA-256 over the whole of it, the 64 digits of the checksum itself taken as zeros.
+
+    They are the first thing in the header, so that a reader knows where they stand before it understands a word.
+    """
+    header, *data = encode(tensors, {"sha256": ZEROS.decode(), **metadata})
+    digest = hashlib.sha256(header)
+    for chunk in data:
+        digest.update(chunk)
+    start = 8 + len(SEAL)
+    sealed = bytes(header[:start]) + digest.hexdigest().encode() + bytes(header[start + len(ZEROS) :])
+    return [sealed, *data]
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
@@ -143,11 +164,3 @@ def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 
 def sha256(content: memoryview | bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _checksum(table: Mapping[str, Any], metadata: Mapping[str, str], chunks: Iterable[memoryview]) -> str:
-    words = {key: value for key, value in metadata.items() if key != "sha256"}
-    digest = hashlib.sha256(json.dumps([table, words], sort_keys=True).encode())
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()

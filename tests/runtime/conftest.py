@@ -43,6 +43,7 @@ def manifest() -> dict[str, Any]:
 
     return {
         "format": 1, "name": "linear_step", "library": "libstep.so", "files": {}, "batch": 4, "lr": 0.05,
+        "checkpoint": {"compatible": "c0", "frozen": "f0"},
         "loss": {"name": "mse", "per_sample": True, "classes": None},
         "inputs": [
             {"name": "x", "role": "input", "shape": [4, 2], "dtype": "float32"},
@@ -86,7 +87,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if not path.exists():
             sources = [HERE / "linear_program.c", *runtime_sources("cpu")]
             options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
-            command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources)]
+            command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True)
         return path
 

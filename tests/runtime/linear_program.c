@@ -32,6 +32,12 @@ static int release(void *memory) { return ((int (*)(int, int, void *))__TVMBacke
 
 enum { W, B, W_MOMENTUM, B_MOMENTUM, COUNT, SCALE };
 const char gf_program_build_id[] = BUILD_ID;
+const char gf_program_compatible[] = "c0", gf_program_frozen[] = "f0";
+#ifdef LABELS
+const gf_about gf_program_about = {"linear_step", "test", "0", "cross_entropy", 0.05f, N, 1, O, 0, 0};
+#else
+const gf_about gf_program_about = {"linear_step", "test", "0", "mse", 0.05f, N, 1, 0, 0, 0};
+#endif
 #define SHAPE(...) (const int64_t[]){__VA_ARGS__}
 #define TRANSPOSED 2, SHAPE(I, O), 2, SHAPE(I, O), (const int[]){1, 0}, I * O * 4
 #define ROW 1, SHAPE(O), 0, 0, 0, O * 4

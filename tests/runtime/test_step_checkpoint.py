@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_the_file_is_plain_safetensors_in_logical_layout(build: Build, batch: Ba
         np.testing.assert_array_equal(found["parameter/fc.weight"], step.state_dict()["fc.weight"])
         assert found["buffer/fc.count"] == 6
         words = tensorfile.read(path).metadata
-        assert words["format"] == "gfcompile-checkpoint-1"
+        assert words["format"] == "gfcompile-checkpoint-2"
         assert (words["steps"], words["lr"], words["build_id"]) == ("1", "0.05", step.manifest["build_id"])
 
 
@@ -72,7 +72,7 @@ def rewrite(path: Path, change: Callable[[dict[str, np.ndarray], dict[str, str]]
     tensors, metadata = dict(file.tensors), dict(file.metadata)
     change(tensors, metadata)
     metadata.pop("sha256", None)
-    tensorfile.write(path, tensors, metadata, checksum=True)
+    path.write_bytes(b"".join(tensorfile.seal(tensors, metadata)))
 
 
 CHANGES: list[tuple[Callable[[Any, Any], Any], str]] = [
@@ -180,10 +180,48 @@ def test_a_failed_write_keeps_the_old_file(
             " an older checkpoint there is untouched; choose another place"
         )
         assert path.read_bytes() == old
-        assert os.listdir(folder) == ["ckpt"]
+        assert set(os.listdir(folder)) <= {"ckpt", "ckpt.previous"}
         step.save_checkpoint(path)
         assert path.read_bytes() != old
-        assert os.listdir(folder) == ["ckpt"]
+        assert (folder / "ckpt.previous").read_bytes() == old
+        assert sorted(os.listdir(folder)) == ["ckpt", "ckpt.previous"]
+
+
+def test_a_damaged_newest_gives_way_to_the_one_before(build: Build, batch: Batch, tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    with Step.load(build()) as step:
+        step.note = "epoch 1"
+        step.train(*batch)
+        step.save_checkpoint(path)
+        first = bits(step)
+        step.train(*batch)
+        step.save_checkpoint(path)
+        for damaged, reason in ((path.read_bytes()[:-1], "truncated inside tensor"), (None, "cannot be read")):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            with pytest.warns(RuntimeWarning, match=f"{reason}.*; continuing from '.*ckpt.previous'"):
+                step.load_checkpoint(path)
+            assert (step.steps, step.note, bits(step)) == (1, "epoch 1", first)
+        path.write_bytes(b"damaged")
+        step.save_checkpoint(path)  # what is damaged does not push out what is whole
+        assert tensorfile.read(tmp_path / "ckpt.previous").metadata["steps"] == "1"
+
+
+def test_two_writers_of_one_checkpoint(build: Build, tmp_path: Path) -> None:
+    with Step.load(build()) as step, open(tmp_path / ".ckpt.tmp", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StepError) as caught:
+            step.save_checkpoint(tmp_path / "ckpt")
+    assert str(caught.value) == (
+        f"save_checkpoint: '{tmp_path / 'ckpt'}': another process is writing it; give each its own checkpoint"
+    )
+
+
+def test_a_note_that_no_checkpoint_holds(build: Build, tmp_path: Path) -> None:
+    with Step.load(build()) as step:
+        step.note = "a" * 256
+        with pytest.raises(StepError) as caught:
+            step.save_checkpoint(tmp_path / "ckpt")
+    assert str(caught.value) == "save_checkpoint: the note is longer than 255 bytes or holds a zero; shorten it"
 
 
 def test_an_interrupted_write_keeps_the_old_file(
@@ -215,12 +253,6 @@ def test_places_that_cannot_be_written(build: Build, tmp_path: Path) -> None:
 def test_other_frozen_weights_are_noticed(build: Build, tmp_path: Path) -> None:
     with Step.load(build(name="a")) as step:
         step.save_checkpoint(tmp_path / "ckpt")
-    folder = build(name="b")
-    values = {name: np.array(value) for name, value in tensorfile.read(folder / "weights.safetensors").tensors.items()}
-    values["body.weight"][0, 0] += 1
-    tensorfile.write(folder / "weights.safetensors", values)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["weights.safetensors"] = tensorfile.sha256((folder / "weights.safetensors").read_bytes())
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    folder = build(name="b", checkpoint={"compatible": "c0", "frozen": "f1"})
     with Step.load(folder) as other, pytest.raises(StepError, match="made over other frozen weights"):
         other.load_checkpoint(tmp_path / "ckpt")

@@ -143,9 +143,9 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
     c.gf_step_create.restype = c.gf_step_tensor.restype = ctypes.c_void_p
     c.gf_step_train.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p]
     assert c.gf_build_id().decode() == build_id_of(())
-    assert c.gf_step_train(None, None, 0.1, None) == -1
+    assert c.gf_step_train(None, None, 0.1, None) == c.gf_error_code() == 1
     assert c.gf_error() == b"gf_step_train: the step or its inputs are NULL"
-    assert c.gf_step_train(None, None, float("nan"), None) == -1
+    assert c.gf_step_train(None, None, float("nan"), None) == c.gf_error_code() == 1
     assert c.gf_error() == b"gf_step_train: the learning rate must be finite and not negative"
     assert c.gf_step_create(257) is None
     assert c.gf_error() == b"257 threads asked for; the most is 256"
@@ -157,14 +157,17 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize(
     ("main", "others"),
-    [("stress.c", [HERE / "linear_program.c", *runtime_sources("cpu")]), ("pool_tasks.c", [RUNTIME / "gf_pool.c"])],
+    [
+        ("stress.c", [HERE / "linear_program.c", *runtime_sources("cpu")]),
+        ("pool_tasks.c", [RUNTIME / "gf_pool.c", RUNTIME / "gf_cores.c"]),
+    ],
 )
 def test_under_a_sanitizer(tmp_path: Path, sanitizer: str, main: str, others: list[Path]) -> None:
     """C programs: two steps trained from three threads that change thread counts; the pool alone with uneven tasks."""
     sources = [HERE / main, *others]
     options = [f"-fsanitize={sanitizer}", f"-I{RUNTIME}", '-DBUILD_ID="stress"', "-pthread"]
     program = tmp_path / "program"
-    command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources)]
+    command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources), "-lm"]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode and "cannot find" in built.stderr:
         skip_for_want("the sanitizer's library is not installed; install the compiler's sanitizer libraries")

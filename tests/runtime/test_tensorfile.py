@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,21 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def test_reads_back_what_it_wrote(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
-    tensorfile.write(path, TENSORS, {"key": "välue"}, checksum=True)
+    tensorfile.write(path, TENSORS, {"key": "välue"})
     found = tensorfile.read(path)
     assert list(found.tensors) == list(TENSORS)
     assert all(same(found.tensors[name], value) for name, value in TENSORS.items())
-    assert found.metadata == {"key": "välue", "sha256": found.checksum()}
+    assert found.metadata == {"key": "välue"}
+    assert not found.is_sealed()
+
+
+def test_a_seal_is_the_hash_of_the_file_with_zeros_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    path.write_bytes(b"".join(tensorfile.seal(TENSORS, {"key": "välue"})))
+    found = tensorfile.read(path)
+    assert found.is_sealed()
+    digits = found.metadata["sha256"].encode()
+    assert hashlib.sha256(path.read_bytes().replace(digits, b"0" * 64)).hexdigest().encode() == digits
 
 
 def test_the_reference_implementation_agrees(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
+from gfcompile.codegen.schedules.gpu import matmul, rest, rows
 from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
 
-__all__ = ["RULES", "Rule", "Workspace", "choose_schedule", "find_workspace", "schedule"]
+__all__ = ["GPU_RULES", "RULES", "Rule", "Workspace", "choose_schedule", "find_workspace", "schedule"]
 
 
 SCHEDULED = "gf.scheduled"  # the attribute of a function that was written with its loops
@@ -40,6 +41,10 @@ RULES = (  # most particular first; the last one takes everything
     Rule("reduction", reduction.apply),
     Rule("fallback", fallback.apply),
 )
+GPU_RULES = (
+    Rule("matmul", matmul.apply),
+    Rule("rest", rest.apply),
+)
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -49,12 +54,13 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
     """(name of the rule, scheduled function). A function with no blocks to schedule comes back as it is ("none")."""
+    on_gpu = target.kind == "cuda"
     if func.attrs is not None and SCHEDULED in func.attrs:
-        return "none", func
+        return "none", rows.share_out(func) if on_gpu else func
     sch = _start(func)
     if not list_blocks(sch):
         return "none", func
-    for rule in RULES:
+    for rule in GPU_RULES if on_gpu else RULES:
         try:
             if rule.apply(sch, target):
                 return rule.name, _with_attrs_of(sch.mod["main"], func)
