@@ -53,6 +53,13 @@ class Board:
         compiler = f"{machine.prefix}g++"
         self.kernels = build(source, folder / "kernels.so", race_check=True, compiler=compiler, extents=EXTENTS)
         self._programs: dict[tuple[object, ...], Path] = {}
+        self._objects = folder / "objects"
+        self._objects.mkdir()
+        sources = [HERE / "run_step.c", *runtime_sources("cuda")]
+        self._compile("-c", *map(str, sources), folder=self._objects)
+
+    def _compile(self, *arguments: str, folder: Path) -> None:
+        subprocess.run([f"{self.machine.prefix}gcc", *FLAGS, f"-I{RUNTIME}", *arguments], cwd=folder, check=True)
 
     def program(self, images: Sequence[tuple[int, bytes]], *defines: str) -> Path:
         """run_step.c with the runtime and linear_step.c, whose modules are these images."""
@@ -61,10 +68,9 @@ class Board:
             place = self.folder / f"program_{len(self._programs)}"
             place.mkdir()
             (place / "images.inc").write_text(write_table(images))
-            sources = [HERE / "run_step.c", HERE / "linear_step.c", *runtime_sources("cuda")]
-            options = [*FLAGS, *(f"-D{name}" for name in defines), f"-I{RUNTIME}", f"-I{place}"]
-            command = [f"{self.machine.prefix}gcc", *options, *map(str, sources), "-lm", "-ldl"]
-            subprocess.run([*command, "-o", str(place / "run")], check=True)
+            options = [*(f"-D{name}" for name in defines), f"-I{place}", str(HERE / "linear_step.c")]
+            objects = [str(path) for path in self._objects.iterdir()]
+            self._compile(*options, *objects, "-lm", "-ldl", "-o", "run", folder=place)
             self._programs[key] = place / "run"
         return self._programs[key]
 
