@@ -126,7 +126,7 @@ def build(
             files.append(MODEL)
         manifest["files"] = {name: _sha256(folder / name) for name in files}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-        write_report(analysis, folder)
+        write_report(analysis, folder, sources.cuda.usages if sources.cuda is not None else ())
         _replace(folder, out, Path(scratch))
     return out
 
@@ -160,9 +160,8 @@ def write_sources(
     driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
     flags = FEATURES_FLAGS if "features" in analysis.programs else ()
-    if isinstance(kernels, CudaKernels):
-        return Sources(driver, [kernels.stubs], build_id, flags, kernels)
-    return Sources(driver, kernels.objects, build_id, flags)
+    linked = kernels.objects if kernels.stubs is None else [kernels.stubs]
+    return Sources(driver, linked, build_id, flags, kernels if isinstance(kernels, CudaKernels) else None)
 
 
 def describe_step(analysis: Analysis, name: str) -> Description:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gfcompile.report.gpu import COLUMNS as GPU_COLUMNS
+from gfcompile.report.gpu import gpu_line, gpu_rows
 from gfcompile.report.units import by_x, in_bytes, in_flops
 
 LAYER_COLUMNS = (
@@ -42,6 +44,8 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
         parts += _memory_plan(report["memory"], pictures)
     if "prefix" in report:
         parts += ["## Frozen prefix", "\n\n".join(line.strip() + "." for line in prefix_lines(report["prefix"]))]
+    if "gpu" in report:
+        parts += ["## Kernels on the GPU", f"{gpu_line(report['gpu'])}.", table(GPU_COLUMNS, gpu_rows(report["gpu"]))]
     if "passes" in report:
         passes = [
             (row["program"], row["name"], str(len(row["sites"])), f"{row['seconds']:.3f}") for row in report["passes"]

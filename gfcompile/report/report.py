@@ -14,11 +14,13 @@ from gfcompile.plan import Layer, Plan, PlannedLayer
 from gfcompile.prefix import FORMATS
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
+from gfcompile.report.gpu import make_gpu
 from gfcompile.report.memory import live_bytes, make_memory, variants
 from gfcompile.report.memory_picture import Curve, draw_memory
 from gfcompile.report.page import LABELS, render_page
 
 if TYPE_CHECKING:
+    from gfcompile.codegen.cuda.ptxas import Usage
     from gfcompile.codegen.program import Program
     from gfcompile.compiler import Analysis
 
@@ -104,9 +106,12 @@ def _prefix(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def write_report(analysis: Analysis, folder: Path) -> None:
-    """report.json, report.md and the two pictures in the folder."""
+def write_report(analysis: Analysis, folder: Path, usages: Sequence[Usage] = ()) -> None:
+    """report.json, report.md and the two pictures in the folder; `usages` are those of a GPU's kernels."""
     report = make_report(analysis)
+    gpu = analysis.scheduler.target.gpu
+    if gpu is not None and usages:
+        report["gpu"] = make_gpu(gpu.arch, usages)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     planned = analysis.programs["train"]
     picture = draw_arena(_boxes(planned.program, planned.placement.offsets), len(planned.program.calls), "train")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gfcompile.report.gpu import gpu_line
 from gfcompile.report.page import (
     KEPT_COLUMNS,
     LAYER_COLUMNS,
@@ -33,6 +34,8 @@ def summary_text(report: dict[str, Any]) -> str:
         parts.append(f"loss {report['loss']}; {optimizer_words(report['optimizer'])}; optimizer state {kept}")
     if "prefix" in report:
         parts.append("\n".join(prefix_lines(report["prefix"])))
+    if "gpu" in report:
+        parts.append(gpu_line(report["gpu"]))
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"])
     return "\n\n".join(parts)
