@@ -129,9 +129,9 @@ static void score_sample(const training *t, int output, int slot, score *found) 
 }
 
 static void evaluate(training *t) {
-  int output = scored_output(t->eval.target);
   score found = {0};
-  if (!t->has_eval || output < 0) return;
+  int output = t->has_eval ? scored_output(t->eval.target) : -1;
+  if (output < 0) return;
   for (int64_t first = 0; first < t->eval.count && !interrupted; first += t->batch) {
     int64_t count = stage(t, &t->eval, NULL, first);
     if (gf_step_predict(t->step, (const void *const *)t->inputs, t->outputs)) die(1, "%s", gf_error());
