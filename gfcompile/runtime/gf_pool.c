@@ -1,8 +1,7 @@
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _DEFAULT_SOURCE /* sigset_t */
 #include "gf_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -10,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "gf_cores.h"
 
 #include "gf_step.h"
 
@@ -44,16 +44,6 @@ int gf_fail(int code, const char *format, ...) {
 
 int gf_failure(void) { return error_code; }
 const char *gf_error_text(void) { return error_text; }
-
-/* Those this process may use: a thread without a core of its own should not wait awake. */
-int gf_online_cores(void) {
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef CPU_COUNT
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
-#endif
-  return cores < 1 ? 1 : cores > GF_MAX_THREADS ? GF_MAX_THREADS : (int)cores;
-}
 
 /* A gate counts how often it was opened; one thread waits at it. */
 typedef struct {
@@ -155,6 +145,7 @@ static void leave(void) { memset(&here, 0, sizeof here); }
 
 void gf_pool_enter(gf_lane *lanes, int threads) {
   enter(lanes, threads);
+  gf_stay_on_big_cores(threads - 1); /* with more threads than big cores, this one too has to find its own */
   if (threads <= 1 || threads > gf_online_cores()) return; /* one that waits awake would hold up another */
   atomic_store(&pool.running, true);
   for (int i = 1; i < threads && i < pool.lanes; ++i) gate_open(&pool.workers[i].go); /* awake when work comes */
@@ -162,6 +153,7 @@ void gf_pool_enter(gf_lane *lanes, int threads) {
 
 void gf_pool_leave(void) {
   atomic_store(&pool.running, false);
+  gf_come_back_from_big_cores();
   leave();
 }
 
@@ -223,6 +215,7 @@ static void *work(void *argument) {
   worker *self = &pool.workers[index];
   /* The C library allocates a thread's locals at their first use: here, and not in the first step. */
   error_text[0] = '\0';
+  gf_stay_on_big_cores(index);
   gate_open(&pool.done);
   for (unsigned seen = 0;; ++seen) { /* the gate was made with count 0; a missed job is caught up with in vain */
     gate_wait(&self->go, seen, &pool.running);

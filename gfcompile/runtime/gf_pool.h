@@ -35,8 +35,6 @@ typedef struct { /* TVM's TVMParallelGroupEnv */
 
 typedef int (*gf_task)(int task_id, gf_parallel_env *env, void *closure);
 
-int gf_online_cores(void);
-
 /* Make sure that `threads` executors exist, the caller included. 0, or -1 with an error text. */
 int gf_pool_reserve(int threads);
 /* End and join all workers. */

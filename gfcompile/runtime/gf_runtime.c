@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "gf_cores.h"
 #include "gf_device.h"
 #include "gf_doors.h"
 #include "gf_memory.h"
@@ -63,7 +64,7 @@ static void release(gf_step *step) {
 }
 
 static int set_threads(gf_step *step, int threads) {
-  if (threads <= 0) threads = gf_online_cores();
+  if (threads <= 0) threads = gf_default_threads();
   if (threads > GF_MAX_THREADS) {
     return gf_fail(GF_ERROR_ARGUMENT, "%d threads asked for; the most is %d", threads, GF_MAX_THREADS);
   }

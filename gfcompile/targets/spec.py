@@ -57,6 +57,11 @@ class Target:
         """Of the CPU: x86_64, aarch64."""
         return str(self.tvm["mtriple"]).partition("-")[0]
 
+    @property
+    def has_memory_operands(self) -> bool:
+        """Whether a vector instruction may read an operand from memory, or every one is loaded into a register."""
+        return self.architecture != "aarch64"
+
 
 def list_targets() -> list[str]:
     """Names of the machines that ship with the compiler."""

@@ -33,7 +33,9 @@ class Arena:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     out = tmp_path_factory.mktemp("guards") / "libguards.so"
-    c = ctypes.CDLL(str(build_program("guards.c", out, str(RUNTIME / "gf_pool.c"), "-shared")))
+    c = ctypes.CDLL(
+        str(build_program("guards.c", out, *(str(RUNTIME / name) for name in ("gf_pool.c", "gf_cores.c")), "-shared"))
+    )
     c.text.restype = ctypes.c_char_p
     return c
 

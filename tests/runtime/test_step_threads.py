@@ -157,7 +157,10 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize(
     ("main", "others"),
-    [("stress.c", [HERE / "linear_program.c", *runtime_sources("cpu")]), ("pool_tasks.c", [RUNTIME / "gf_pool.c"])],
+    [
+        ("stress.c", [HERE / "linear_program.c", *runtime_sources("cpu")]),
+        ("pool_tasks.c", [RUNTIME / "gf_pool.c", RUNTIME / "gf_cores.c"]),
+    ],
 )
 def test_under_a_sanitizer(tmp_path: Path, sanitizer: str, main: str, others: list[Path]) -> None:
     """C programs: two steps trained from three threads that change thread counts; the pool alone with uneven tasks."""

@@ -6,7 +6,7 @@ from tvm.s_tir import Schedule
 
 from gfcompile.codegen.schedules.blocks import Block, access, list_blocks
 from gfcompile.codegen.schedules.conv import tile_rows
-from gfcompile.codegen.schedules.tile import choose_tile, vector_width
+from gfcompile.codegen.schedules.tile import accumulators, choose_tile, vector_width
 from gfcompile.targets import Target
 
 _UNROLLED_TAPS = 9
@@ -21,9 +21,18 @@ def apply(sch: Schedule, target: Target) -> bool:
     width = vector_width(anchor, target)
     if width is None or width == 1:
         return False
-    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1)
+    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1, most=_most_pixels(anchor, target))
     tile_rows(sch, anchor, tile, target, channels_outside=False, unroll_reduce=_UNROLLED_TAPS)
     return True
+
+
+def _most_pixels(anchor: Block, target: Target) -> int:
+    """Pixels of a tile: where operands must be loaded first, a row of its input and of the weights is in registers."""
+    usual = accumulators(target)
+    if target.has_memory_operands:
+        return usual
+    taps = anchor.reduce[-1]
+    return min(usual, (target.registers - 2 * taps) // 2)
 
 
 def is_depthwise(block: Block) -> bool:

@@ -30,8 +30,21 @@ def divisors(number: int, limit: int) -> list[int]:
 
 
 def accumulators(target: Target) -> int:
-    """Vector registers for accumulators: the others hold operands."""
-    return target.registers * 3 // 4
+    """Vector registers for accumulators: the others hold operands, in order for longer, as loads come well before."""
+    return target.registers * 5 // 8 if target.in_order else target.registers * 3 // 4
+
+
+def cycles_a_product(rows: int, vectors: int, target: Target) -> float:
+    """Cycles a multiply-add of a tile of `rows` by `vectors`: every step loads one value a row and all the vectors.
+
+    Out of order, loads run beside the multiply-adds: two of each start in a cycle, and a sum waits four for its last.
+    In order (Cortex-A53: one multiply-add a cycle, a sum waits eight) a load is never started together with a
+    multiply-add, and one of a whole vector takes two cycles: what counts is how few loads a multiply-add needs.
+    """
+    total = rows * vectors
+    if target.in_order:
+        return max(8 / total, (total + rows + 2 * vectors) / total)
+    return max(0.5, 4 / total, (rows + vectors) / (2 * total))
 
 
 def vector_width(block: Block, target: Target) -> int | None:
@@ -57,13 +70,19 @@ class Tile:
         return prod(self.sizes) // self.width
 
 
-def choose_tile(extents: list[int], width: int, rows: list[int], target: Target, most_vectors: int = 8) -> Tile:
+def choose_tile(
+    extents: list[int],
+    width: int,
+    rows: list[int],
+    target: Target,
+    most_vectors: int = 8,
+    most: int | None = None,
+) -> Tile:
     """The tile with the least cycles a multiply-add; `rows` are the axes to tile beside the last, preferred first.
 
-    Per step a tile of r rows and v vectors does r*v multiply-adds (two a cycle, latency four) and r + v loads (two a
-    cycle). Every size divides its axis, so no edge is left.
+    Every size divides its axis, so no edge is left. `most` is how many accumulators it may have, if fewer than usual.
     """
-    budget = accumulators(target)
+    budget = accumulators(target) if most is None else most
     best, best_cost = None, None
     spans = [divisors(extents[axis], budget) for axis in rows]
     for vectors in divisors(extents[-1] // width, min(budget, most_vectors)):
@@ -72,7 +91,7 @@ def choose_tile(extents: list[int], width: int, rows: list[int], target: Target,
             total = count * vectors
             if total > budget:
                 continue
-            cycles = max(0.5, 4 / total, (count + vectors) / (2 * total))
+            cycles = cycles_a_product(count, vectors, target)
             # ties: two vectors a row is what one packed block holds; then long rows of the preferred axis
             cost = (round(cycles, 3), abs(vectors - 2), *(-size for size in sizes))
             if best_cost is None or cost < best_cost:

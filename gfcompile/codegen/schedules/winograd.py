@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV
 from gfcompile.codegen.schedules.blocks import Block, find_block, list_blocks, same_point, writes_output
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.reduction import schedule_rest
-from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors
+from gfcompile.codegen.schedules.tile import Tile, choose_tile, cycles_a_product, divisors
 from gfcompile.targets import Target
 
 _BAND, _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
@@ -121,7 +121,7 @@ def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
     outputs, area = shape.outputs // blocking.parts, shape.span**2
     tile = _product_tile(shape, blocking, target)
     rows, vectors = tile.sizes[0], tile.sizes[1] // tile.width
-    step = max(0.5, 4 / (rows * vectors), (rows + vectors) / (2 * rows * vectors))  # as in choose_tile
+    step = cycles_a_product(rows, vectors, target)
     products = tiles * shape.inputs * outputs / shape.width * step
     inputs, results = (tiles * channels / shape.width * _TRANSFORM_CYCLES for channels in (shape.inputs, outputs))
     transformed = 0 if shape.prepared else _TRANSFORM_CYCLES / shape.width
