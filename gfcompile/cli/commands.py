@@ -164,7 +164,7 @@ def export(args: argparse.Namespace) -> int:
         check_absent(option, path)
     trained = read_trained(args.source, args.checkpoint, args.artifact)
     if trained.warning is not None:
-        screen.say(f"warning: {trained.warning}")
+        write(f"gfcompile: warning: {trained.warning}", sys.stderr)
     if args.onnx is not None:
         screen.progress("writing the model", transient=True)
         from gfcompile.onnx_out.export import write_trained_model
