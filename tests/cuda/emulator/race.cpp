@@ -5,9 +5,9 @@
 // barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
 // no barrier lies between them, or when they are of two blocks of one launch; also when both write the same value.
 //
-// A cell remembers the last write, the first read of a launch, and two readers since the last barrier. That is enough to
-// miss nothing: blocks run one after another, so whoever has read before this block began is there as the first; and of
-// two readers, of two warps where there were two, any writer has one that it did not wait for.
+// A cell remembers the last write, the first read of a launch, and two readers since the last barrier. That is enough
+// to miss nothing: blocks run one after another, so whoever has read before this block began is there as the first; and
+// of two readers, of two warps where there were two, any writer has one that it did not wait for.
 #include <sys/mman.h>
 
 #include <cstdio>

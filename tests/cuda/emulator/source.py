@@ -81,8 +81,9 @@ def _closing_brace(source: str, at: int) -> int:
 
 
 def _parameter(text: str) -> tuple[str, str]:
-    kind, name = re.fullmatch(r"\s*(.*?)\s*(?:__restrict__)?\s*\b(\w+)\s*", text.replace("\n", " ")).groups()  # type: ignore[union-attr]
-    return kind.strip(), name
+    kind, name = re.sub(r"\b__restrict__\b", " ", text).rsplit(None, 1)
+    stars = name.count("*")  # `float *x` as well as `float* x`
+    return kind.strip() + "*" * stars, name.lstrip("*")
 
 
 def _rewrite_body(kernel: Kernel, body: str) -> str:
