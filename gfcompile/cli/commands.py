@@ -158,26 +158,26 @@ def export(args: argparse.Namespace) -> int:
     if not any(outputs.values()):
         raise UserError("export: nothing to write; give --onnx OUT.onnx, --state-dict OUT.safetensors, or both")
     screen = Screen(args.quiet, args.json)
-    screen.progress("starting", transient=True)
-    from gfcompile import api
-    from gfcompile.onnx_out.export import check_absent, write_weights
+    from gfcompile.trained import check_absent, read_trained, write_weights
 
     for option, path in outputs.items():
         check_absent(option, path)
-    step = api.load(args.artifact)
-    with step:
-        if args.checkpoint is not None:
-            step.load_checkpoint(args.checkpoint)
-        if args.onnx is not None:
-            step.export_onnx(args.onnx)
-        if args.state_dict is not None:
-            write_weights({name: tensor.numpy() for name, tensor in step.state_dict().items()}, args.state_dict)
-        steps = step.steps
+    trained = read_trained(args.source, args.checkpoint, args.artifact)
+    if trained.warning is not None:
+        write(f"gfcompile: warning: {trained.warning}", sys.stderr)
+    if args.onnx is not None:
+        screen.progress("writing the model", transient=True)
+        from gfcompile.onnx_out.export import write_trained_model
+
+        write_trained_model(trained.folder, trained.manifest, trained.state, args.onnx)
+    if args.state_dict is not None:
+        write_weights(trained.state, args.state_dict)
+    screen.clear()
     written = {option.removeprefix("--").replace("-", "_"): str(path) for option, path in outputs.items() if path}
     if args.json:
-        screen.result(json.dumps({"artifact": str(args.artifact), "steps": steps, **written}, indent=1))
+        screen.result(json.dumps({"artifact": str(trained.folder), "steps": trained.steps, **written}, indent=1))
     elif not args.quiet:
-        screen.result(f"wrote {' and '.join(written.values())} after {steps} steps of training")
+        screen.result(f"wrote {' and '.join(written.values())} after {trained.steps} steps of training")
     return OK
 
 

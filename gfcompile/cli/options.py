@@ -135,13 +135,21 @@ def verify_parser() -> Parser:
 def export_parser() -> Parser:
     parser = Parser(
         "export",
-        "Write the model of an artifact with its trained weights: as ONNX, as safetensors, or both.",
-        "examples:\n  gfcompile export resnet18_step --checkpoint trained.ckpt --onnx resnet18.onnx\n"
-        "  gfcompile export resnet18_step --checkpoint trained.ckpt --state-dict resnet18.safetensors",
+        "Write a model with its trained weights: as ONNX, as safetensors, or both. No step is loaded: the artifact may"
+        " be for another machine.",
+        "examples:\n  gfcompile export run.ckpt --state-dict resnet18.safetensors\n"
+        "  gfcompile export resnet18_step --checkpoint run.ckpt --onnx resnet18.onnx",
     )
-    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="a folder that gfcompile wrote")
     parser.add_argument(
-        "--checkpoint", metavar="FILE", type=Path, help="what save_checkpoint wrote; default: the weights as compiled"
+        "source", metavar="CHECKPOINT|ARTIFACT", type=Path,
+        help="what gf-train or save_checkpoint wrote, or a folder that gfcompile wrote",
+    )  # fmt: skip
+    parser.add_argument(
+        "--artifact", metavar="FOLDER", type=Path,
+        help="the checkpoint's artifact; default: the folder of its name beside the checkpoint, or here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", type=Path, help="the artifact's checkpoint; default: the weights as compiled"
     )
     output = parser.add_argument_group("output")
     output.add_argument("--onnx", metavar="FILE", type=Path, help="write the model here, for the compiled batch")

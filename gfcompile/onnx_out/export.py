@@ -1,9 +1,8 @@
-"""The trained model out of an artifact: as an ONNX file, or as a file of its weights."""
+"""The trained model out of an artifact as an ONNX file."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from gfcompile.onnx_in.write_back import fill
 from gfcompile.onnx_out.writer import UNTRANSLATED
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import check_file
+from gfcompile.trained import unwritable
 
 MODEL = "model.onnx"  # in an artifact: the model without its weights
 Weights = Mapping[str, np.ndarray]
@@ -33,22 +33,4 @@ def write_trained_model(folder: Path, manifest: dict[str, Any], state: Weights, 
     try:
         tensorfile.write_atomically(path, [fill(skeleton, state).SerializeToString()])
     except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def write_weights(state: Weights, path: Path) -> None:
-    """A safetensors file of the whole state_dict."""
-    try:
-        tensorfile.write(path, state)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def check_absent(option: str, path: Path | None) -> None:
-    """Refuse to write over a file: it may hold weights that took days."""
-    if path is not None and os.path.lexists(path):
-        raise UserError(f"{option} {path}: exists; choose another name, or remove it first")
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
+        raise unwritable(path, error) from error

@@ -95,12 +95,13 @@ def load(path: str | os.PathLike[str], manifest: dict[str, Any]) -> Checkpoint:
 def artifact_name(path: str | os.PathLike[str]) -> str:
     """The name of the artifact that a checkpoint was made with: what to look for beside it."""
     place = Path(path)
-    for candidate in (place, generations.previous_of(place)):
+    try:
+        return _read(place).metadata.get("artifact", "")
+    except _DamagedError as damage:
         try:
-            return _read(candidate).metadata.get("artifact", "")
-        except _DamagedError as error:
-            damage = error
-    raise StepError(str(damage))
+            return _read(generations.previous_of(place)).metadata.get("artifact", "")
+        except StepError:
+            raise StepError(str(damage)) from damage
 
 
 def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:

@@ -119,7 +119,7 @@ static int check_seal(const char *path, const gf_tensorfile *file) {
   return GF_OK;
 }
 
-/* The file that this thread wrote last, or found whole: it need not be read again before it becomes the previous one. */
+/* The file that this thread wrote last, or found whole: it becomes the previous one without being read again. */
 static _Thread_local struct {
   dev_t device;
   ino_t inode;
@@ -167,7 +167,8 @@ static int save(gf_step *step, gf_replacement *place, const gf_progress *progres
     return gf_fail(GF_ERROR_FILE, "gf_step_save: '%s': another process is writing it; give each its own checkpoint",
                    place->path);
   return gf_fail(GF_ERROR_FILE,
-                 "gf_step_save: '%s' cannot be written: %s; an older checkpoint there is untouched; choose another place",
+                 "gf_step_save: '%s' cannot be written: %s; an older checkpoint there is untouched; choose another"
+                 " place",
                  place->path, strerror(errno));
 }
 
@@ -193,7 +194,8 @@ int gf_step_save(gf_step *step, const char *path, const gf_progress *progress) {
   if (!step || !path || !progress)
     return gf_fail(GF_ERROR_ARGUMENT, "gf_step_save: the step, the path or the progress is NULL");
   if (progress->steps < 0 || !isfinite(progress->lr) || !memchr(progress->note, 0, sizeof progress->note))
-    return gf_fail(GF_ERROR_ARGUMENT, "gf_step_save: the step count is negative, lr is not finite, or the note has no end");
+    return gf_fail(GF_ERROR_ARGUMENT,
+                   "gf_step_save: the step count is negative, lr is not finite, or the note has no end");
   if (gf_replacement_name(&place, path)) return gf_fail(GF_ERROR_MEMORY, "gf_step_save: no memory for the path");
   language before = speak_plain();
   int code = save(step, &place, progress);
@@ -224,16 +226,18 @@ static int check_tensors(const char *path, const gf_tensorfile *file) {
     if (!is_kept(value)) continue;
     const gf_tensor *tensor = find_kept(file, value);
     if (!tensor)
-      return gf_fail(GF_ERROR_MISMATCH, "'%s': has no tensor '%s/%.100s'; compile with the same optimizer and batchnorm",
-                     path, value->role, value->name);
+      return gf_fail(GF_ERROR_MISMATCH,
+                     "'%s': has no tensor '%s/%.100s'; compile with the same optimizer and batchnorm", path,
+                     value->role, value->name);
     if (!gf_tensor_fits(tensor, value))
       return gf_fail(GF_ERROR_MISMATCH, "'%s': tensor '%s/%.100s' has another shape or type; compile the same plan",
                      path, value->role, value->name);
     ++kept;
   }
   if (kept != file->count)
-    return gf_fail(GF_ERROR_MISMATCH, "'%s': has %d tensors, expected %d; compile with the same optimizer and batchnorm",
-                   path, file->count, kept);
+    return gf_fail(GF_ERROR_MISMATCH,
+                   "'%s': has %d tensors, expected %d; compile with the same optimizer and batchnorm", path,
+                   file->count, kept);
   return GF_OK;
 }
 

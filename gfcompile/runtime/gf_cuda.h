@@ -21,7 +21,7 @@ extern const char *const gf_cuda_kernels[]; /* their names in every image */
 extern const int gf_cuda_kernel_count;
 
 /* Queues kernel `kernel` on a grid of gx * gy * gz blocks of bx * by * bz threads. arguments[i] is the address of the
- * kernel's argument i, as for cuLaunchKernel. 0, or -1 with a text; what goes wrong on the device shows in
+ * kernel's argument i, as for cuLaunchKernel. 0, or not 0 with a text; what goes wrong on the device shows in
  * gf_device_finish. */
 int gf_cuda_launch(int kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    void **arguments);

@@ -1,7 +1,7 @@
 /* Where the kernels' memory lies: gf_device_cpu.c or gf_device_cuda.c, chosen when the library is linked.
  *
- * Internal: never exported. Every call is made under the library's lock. Each that returns an int returns 0, or -1 with
- * a text. Work goes to the device in the order of the calls; only gf_device_finish waits for it. */
+ * Internal: never exported. Every call is made under the library's lock. Each that returns an int returns 0, or not 0
+ * with a text. Work goes to the device in the order of the calls; only gf_device_finish waits for it. */
 #ifndef GF_DEVICE_H
 #define GF_DEVICE_H
 

@@ -11,7 +11,8 @@
 
 #include "gf_cuda.h"
 #include "gf_device.h"
-#include "gf_pool.h"
+#include "gf_memory.h"
+#include "gf_step.h"
 
 const int gf_device_is_host = 0;
 
@@ -49,7 +50,8 @@ static struct {
   DRIVER(MEMBER)
 } cu;
 
-enum { CUDA_SUCCESS = 0, OUT_OF_MEMORY = 2, NO_DEVICE = 100, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
+enum { CUDA_SUCCESS = 0, OUT_OF_MEMORY = 2, NO_DEVICE = 100 };
+enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, NON_BLOCKING = 1 };
 
 static struct {
   pid_t process; /* that started the driver; 0 when nobody has */
@@ -70,27 +72,25 @@ static const char *name_error(int code) {
   return number;
 }
 
-/* -1 and a text unless the driver has succeeded. */
+/* GF_OK if the driver has succeeded; else a text. */
 static int check(int code, const char *what) {
   const char *meaning = NULL;
-  if (code == CUDA_SUCCESS) return 0;
+  if (code == CUDA_SUCCESS) return GF_OK;
   if (cu.cuGetErrorString(code, &meaning) || !meaning) meaning = "no explanation";
-  gf_set_error("%s: %s (%s)", what, name_error(code), meaning);
-  return -1;
+  return gf_fail(GF_ERROR_DEVICE, "%s: %s (%s)", what, name_error(code), meaning);
 }
 
 static int load_driver(void) {
   static void *library; /* never closed: the driver does not like it */
   if (!library) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    gf_set_error("the CUDA driver cannot be loaded (%.90s); install NVIDIA's driver, on a Jetson it comes with JetPack",
-                 dlerror());
-    return -1;
+    return gf_fail(GF_ERROR_DEVICE, "the CUDA driver cannot be loaded (%.200s); install NVIDIA's driver, on a Jetson it"
+                   " comes with JetPack", dlerror());
   }
-#define FIND(name, parameters)                                                                                      \
-  if (!(*(void **)&cu.name = dlsym(library, #name))) {                                                              \
-    gf_set_error("the CUDA driver is too old: it has no %s; update it, CUDA 10 (JetPack 4) or later will do", #name); \
-    return -1;                                                                                                      \
+#define FIND(name, parameters)                                                                                  \
+  if (!(*(void **)&cu.name = dlsym(library, #name))) {                                                          \
+    return gf_fail(GF_ERROR_DEVICE, "the CUDA driver is too old: it has no %s; update it, CUDA 10 (JetPack 4) or" \
+                   " later will do", #name);                                                                    \
   }
   DRIVER(FIND)
 #undef FIND
@@ -102,18 +102,17 @@ static int find_device(void) {
   cu.cuDriverGetVersion(&gpu.version);
   if (code == CUDA_SUCCESS) code = cu.cuDeviceGetCount(&count);
   if (code == NO_DEVICE || (code == CUDA_SUCCESS && count == 0)) {
-    gf_set_error("the CUDA driver finds no device; see whether CUDA_VISIBLE_DEVICES hides it, or run this on a machine"
-                 " with an NVIDIA GPU");
-    return -1;
+    return gf_fail(GF_ERROR_DEVICE, "the CUDA driver finds no device; see whether CUDA_VISIBLE_DEVICES hides it, or run"
+                   " this on a machine with an NVIDIA GPU");
   }
-  if (check(code, "the CUDA driver does not start")) return -1;
-  if (check(cu.cuDeviceGet(&gpu.device, 0), "the first CUDA device cannot be used")) return -1;
-  if (cu.cuDeviceGetName(gpu.name, sizeof gpu.name, gpu.device)) snprintf(gpu.name, sizeof gpu.name, "unknown");
-  if (check(cu.cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, gpu.device), "the device hides what it is") ||
+  if (check(code, "the CUDA driver does not start") ||
+      check(cu.cuDeviceGet(&gpu.device, 0), "the first CUDA device cannot be used") ||
+      check(cu.cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, gpu.device), "the device hides what it is") ||
       check(cu.cuDeviceGetAttribute(&minor, CAPABILITY_MINOR, gpu.device), "the device hides what it is"))
-    return -1;
+    return GF_ERROR_DEVICE;
+  if (cu.cuDeviceGetName(gpu.name, sizeof gpu.name, gpu.device)) snprintf(gpu.name, sizeof gpu.name, "unknown");
   gpu.capability = 10 * major + minor;
-  return 0;
+  return GF_OK;
 }
 
 /* The target that is compiled for this architecture. */
@@ -129,10 +128,14 @@ static const char *name_target(int arch) {
   return other;
 }
 
-/* Machine code runs on devices of its own major version and at least its minor one; PTX on its own and all later. */
+static int is_tegra(int arch) { return arch == 32 || arch == 53 || arch == 62 || arch == 72 || arch == 87; }
+
+/* PTX runs on its own architecture and all later ones. Machine code runs on its own, and on cards (not on Tegras) of
+ * the same major version and a later minor one. */
 static int fits(const gf_cuda_image *image) {
-  if (image->is_ptx) return image->arch <= gpu.capability;
-  return image->arch / 10 == gpu.capability / 10 && image->arch <= gpu.capability;
+  int arch = image->arch, here = gpu.capability;
+  if (image->is_ptx) return arch <= here;
+  return arch == here || (arch / 10 == here / 10 && arch < here && !is_tegra(arch) && !is_tegra(here));
 }
 
 /* Machine code before PTX, which the driver has to translate first; then the newest. */
@@ -148,79 +151,78 @@ static const gf_cuda_image *next_image(const gf_cuda_image *tried) {
   return best;
 }
 
-static void refuse_device(void) {
+static int refuse_device(void) {
   int arch = gf_cuda_images[0].arch;
   char compiled_for[48];
   snprintf(compiled_for, sizeof compiled_for, "%s", name_target(arch));
-  gf_set_error("this step was compiled for sm_%d (%s), the device '%s' is sm_%d; compile with --target %s", arch,
-               compiled_for, gpu.name, gpu.capability, name_target(gpu.capability));
+  return gf_fail(GF_ERROR_DEVICE, "this step was compiled for sm_%d (%s), the device '%s' is sm_%d; compile with"
+                 " --target %s", arch, compiled_for, gpu.name, gpu.capability, name_target(gpu.capability));
 }
 
 static int load_module(void) {
   const gf_cuda_image *image = next_image(NULL);
   int code = CUDA_SUCCESS;
-  if (!image) {
-    refuse_device();
-    return -1;
-  }
+  if (!image) return refuse_device();
   for (; image; image = next_image(image)) { /* an older driver may take the PTX where it does not know the cubin */
     code = cu.cuModuleLoadData(&gpu.module, image->data);
-    if (code == CUDA_SUCCESS) return 0;
+    if (code == CUDA_SUCCESS) return GF_OK;
   }
   gpu.module = NULL;
-  gf_set_error("the driver (CUDA %d.%d) of device '%s' (sm_%d) does not take this step's kernels: %s; update it, or"
-               " compile with --target %s", gpu.version / 1000, gpu.version % 1000 / 10, gpu.name, gpu.capability,
-               name_error(code), name_target(gpu.capability));
-  return -1;
+  return gf_fail(GF_ERROR_DEVICE, "the driver (CUDA %d.%d) of device '%s' (sm_%d) does not take this step's kernels:"
+                 " %s; update it, or compile with --target %s", gpu.version / 1000, gpu.version % 1000 / 10, gpu.name,
+                 gpu.capability, name_error(code), name_target(gpu.capability));
 }
 
 static int load_kernels(void) {
-  if (load_module()) return -1;
-  gpu.functions = calloc((size_t)gf_cuda_kernel_count + 1, sizeof *gpu.functions);
-  if (!gpu.functions) {
-    gf_set_error("cannot allocate a table of %d kernels; free memory", gf_cuda_kernel_count);
-    return -1;
-  }
+  int code = load_module();
+  if (code) return code;
+  gpu.functions = gf_allocate((size_t)gf_cuda_kernel_count * sizeof *gpu.functions, "table of kernels");
+  if (!gpu.functions) return GF_ERROR_MEMORY;
   for (int i = 0; i < gf_cuda_kernel_count; ++i) {
-    int code = cu.cuModuleGetFunction(&gpu.functions[i], gpu.module, gf_cuda_kernels[i]);
-    if (code == CUDA_SUCCESS) continue;
-    gf_set_error("kernel '%s' is missing from the step's module (%s); recompile the step", gf_cuda_kernels[i],
-                 name_error(code));
-    return -1;
+    code = cu.cuModuleGetFunction(&gpu.functions[i], gpu.module, gf_cuda_kernels[i]);
+    if (code != CUDA_SUCCESS) {
+      return gf_fail(GF_ERROR_DEVICE, "kernel '%s' is missing from the step's module (%s); recompile the step",
+                     gf_cuda_kernels[i], name_error(code));
+    }
   }
-  return 0;
+  return GF_OK;
 }
 
 static int refuse_child(void) {
-  if (!gpu.process || gpu.process == getpid()) return 0;
-  gf_set_error("this process was made by fork() behind the first gf_step_create, and CUDA does not live on in a child;"
-               " create steps in the child only, or start a new process");
-  return -1;
+  if (!gpu.process || gpu.process == getpid()) return GF_OK;
+  return gf_fail(GF_ERROR_DEVICE, "this process was made by fork() behind the first gf_step_create, and CUDA does not"
+                 " live on in a child; create steps in the child only, or start a new process");
 }
 
 static int is_usable(void) { return gpu.is_open && gpu.process == getpid(); }
 
-int gf_device_open(void) {
-  if (refuse_child()) return -1;
-  if (gpu.is_open) return 0;
-  if (load_driver()) return -1;
-  gpu.process = getpid();
-  if (find_device()) return -1;
-  if (check(cu.cuDevicePrimaryCtxRetain(&gpu.context, gpu.device), "the device gives no context")) return -1;
+static int open_context(void) {
   const char *blocking = getenv("GF_CUDA_BLOCKING");
   gpu.is_blocking = blocking && blocking[0] == '1';
   gpu.last_launched = -1;
+  int code = check(cu.cuDevicePrimaryCtxRetain(&gpu.context, gpu.device), "the device gives no context");
+  if (code) return code;
   gpu.is_open = 1;
-  if (check(cu.cuCtxSetCurrent(gpu.context), "the device's context cannot be used") ||
-      check(cu.cuStreamCreate(&gpu.stream, 0), "the device gives no stream") || load_kernels()) {
-    gf_device_close();
-    return -1;
-  }
-  return 0;
+  code = gf_device_enter();
+  if (!code) code = check(cu.cuStreamCreate(&gpu.stream, NON_BLOCKING), "the device gives no stream");
+  if (!code) code = load_kernels();
+  if (code) gf_device_close();
+  return code;
+}
+
+int gf_device_open(void) {
+  int code = refuse_child();
+  if (code || gpu.is_open) return code;
+  code = load_driver();
+  if (code) return code;
+  gpu.process = getpid();
+  code = find_device();
+  return code ? code : open_context();
 }
 
 int gf_device_enter(void) {
-  return refuse_child() ? -1 : check(cu.cuCtxSetCurrent(gpu.context), "the device's context cannot be used");
+  int code = refuse_child();
+  return code ? code : check(cu.cuCtxSetCurrent(gpu.context), "the device's context cannot be used");
 }
 
 void gf_device_close(void) {
@@ -235,17 +237,19 @@ void gf_device_close(void) {
   gpu.is_open = 0;
 }
 
+static void *fail_to_allocate(size_t bytes, const char *what) {
+  size_t available = 0, total = 0;
+  cu.cuMemGetInfo_v2(&available, &total);
+  gf_fail(GF_ERROR_MEMORY, "cannot allocate %zu bytes for the %s on device '%s', which has %zu of %zu left; free memory"
+          " or compile a smaller batch", bytes, what, gpu.name, available, total);
+  return NULL;
+}
+
 void *gf_device_allocate(size_t bytes, const char *what) {
   address_t address = 0;
-  size_t size = (bytes + GF_ALIGNMENT - 1) / GF_ALIGNMENT * GF_ALIGNMENT, available = 0, total = 0;
-  if (!size) size = GF_ALIGNMENT;
+  size_t size = bytes ? gf_align_up(bytes) : GF_ALIGNMENT;
   int code = cu.cuMemAlloc_v2(&address, size);
-  if (code == OUT_OF_MEMORY) {
-    cu.cuMemGetInfo_v2(&available, &total);
-    gf_set_error("cannot allocate %zu bytes for the %s on device '%s', which has %zu of %zu left; free memory or"
-                 " compile a smaller batch", size, what, gpu.name, available, total);
-    return NULL;
-  }
+  if (code == OUT_OF_MEMORY) return fail_to_allocate(size, what);
   if (check(code, "memory of the device cannot be allocated")) return NULL;
   if (check(cu.cuMemsetD8Async(address, 0, size, gpu.stream), "memory of the device cannot be filled")) {
     cu.cuMemFree_v2(address);
@@ -280,22 +284,20 @@ int gf_device_finish(void) {
   int code = cu.cuStreamSynchronize(gpu.stream), last = gpu.last_launched;
   gpu.last_launched = -1;
   if (code == CUDA_SUCCESS || last < 0) return check(code, "the device failed");
-  if (gpu.is_blocking)
-    gf_set_error("kernel '%s' failed on the device: %s", gf_cuda_kernels[last], name_error(code));
-  else
-    gf_set_error("a kernel failed on the device: %s; the last one queued was '%s'; run again with GF_CUDA_BLOCKING=1 to"
-                 " learn which", name_error(code), gf_cuda_kernels[last]);
-  return -1;
+  if (gpu.is_blocking) {
+    return gf_fail(GF_ERROR_KERNEL, "kernel '%s' failed on the device: %s", gf_cuda_kernels[last], name_error(code));
+  }
+  return gf_fail(GF_ERROR_KERNEL, "a kernel failed on the device: %s; the last one queued was '%s'; run again with"
+                 " GF_CUDA_BLOCKING=1 to learn which", name_error(code), gf_cuda_kernels[last]);
 }
 
 int gf_cuda_launch(int kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    void **arguments) {
   int code = cu.cuLaunchKernel(gpu.functions[kernel], gx, gy, gz, bx, by, bz, 0, gpu.stream, arguments, NULL);
   if (code != CUDA_SUCCESS) {
-    gf_set_error("kernel '%s' cannot be launched on %ux%ux%u blocks of %ux%ux%u threads: %s", gf_cuda_kernels[kernel],
-                 gx, gy, gz, bx, by, bz, name_error(code));
-    return -1;
+    return gf_fail(GF_ERROR_KERNEL, "kernel '%s' cannot be launched on %ux%ux%u blocks of %ux%ux%u threads: %s",
+                   gf_cuda_kernels[kernel], gx, gy, gz, bx, by, bz, name_error(code));
   }
   gpu.last_launched = kernel;
-  return gpu.is_blocking ? gf_device_finish() : 0;
+  return gpu.is_blocking ? gf_device_finish() : GF_OK;
 }

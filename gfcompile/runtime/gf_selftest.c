@@ -45,7 +45,9 @@ static void release(void **blocks, const gf_values *values) {
   free(blocks);
 }
 
-static int is_whole(void **blocks, const gf_values *values) { return blocks && (!values->count || blocks[values->count - 1]); }
+static int is_whole(void **blocks, const gf_values *values) {
+  return blocks && (!values->count || blocks[values->count - 1]);
+}
 
 static void check(test *t, const char *what, double error) {
   char text[256];

@@ -14,7 +14,10 @@
  * Calls are safe from any thread; the steps of one library run one at a time, each on its own number of threads. A
  * child made by fork() keeps its steps and gets its worker threads back at its next call.
  * Inputs, outputs and gradients must be 64-byte aligned, since the kernels load them as whole vectors, and must not
- * overlap: outputs and gradients are written while inputs are still read. */
+ * overlap: outputs and gradients are written while inputs are still read.
+ *
+ * A step for a GPU keeps its state and arena there; every call copies its inputs in and its results out, and returns
+ * when they are there. It has no worker threads, and in a child made by fork() its calls fail: CUDA's do. */
 #ifndef GF_STEP_H
 #define GF_STEP_H
 
@@ -136,7 +139,8 @@ GF_API int gf_step_load(gf_step *step, const char *path, gf_progress *progress);
 GF_API int gf_step_selftest(gf_step *step, const char *folder, void (*line)(void *context, const char *text),
                             void *context);
 
-/* State tensors in the manifest's order, in their physical layout. NULL or 0 for an index out of range. */
+/* State tensors in the manifest's order, in their physical layout. NULL or 0 for an index out of range; NULL too where
+ * the state is not this process's memory. */
 GF_API int gf_step_tensor_count(void);
 GF_API size_t gf_step_tensor_bytes(int index);
 GF_API void *gf_step_tensor(gf_step *step, int index);
@@ -156,7 +160,8 @@ GF_API int gf_step_predict(gf_step *step, const void *const *inputs, void *const
 GF_API int gf_step_features(gf_step *step, const void *const *inputs, void *const *features);
 GF_API int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, float *loss);
 
-/* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch a thread. */
+/* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch a thread. On a GPU
+ * also room for the largest call's inputs and results. */
 GF_API size_t gf_step_arena_bytes(void);
 GF_API size_t gf_step_state_bytes(void);
 GF_API size_t gf_step_scratch_bytes(void);

@@ -22,7 +22,7 @@ from tests.missing import skip_for_want
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
-from tests.runtime.harness import write_arrays
+from tests.runtime.harness import read_state, write_arrays
 
 BOARDS = ("rpi3", "rpi4")
 MODELS = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
@@ -101,12 +101,8 @@ class Builds:
         with gfcompile.compile(module, x, layers=4, r=2, lr=RATE, out=out) as step:
             write_arrays(step, x.numpy(), y.numpy(), self._arrays(model))
             losses = [step.train(x, y) for _ in range(STEPS)]
-            state = {
-                entry["name"]: step._library.tensor(step._handle, index, (size,), "uint8").view(entry["dtype"])
-                for index, (entry, size) in enumerate(
-                    zip(step.manifest["state"], step._library.tensor_bytes, strict=True)
-                )
-            }
+            entries = zip(step.manifest["state"], read_state(step), strict=True)
+            state = {entry["name"]: kept.view(entry["dtype"]) for entry, kept in entries}
             np.savez(self._results(model), losses=losses, **state)
 
 

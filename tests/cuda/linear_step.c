@@ -17,7 +17,8 @@ const char *const gf_cuda_kernels[] = {"forward", "loss", "backward", "update"};
 #endif
 const int gf_cuda_kernel_count = 4;
 
-const char gf_program_build_id[] = "linear";
+const char gf_program_build_id[] = "linear", gf_program_compatible[] = "c0", gf_program_frozen[] = "f0";
+const gf_about gf_program_about = {.name = "linear_step", .target = "jetson-nano", .loss = "mse", .batch = N};
 const size_t gf_program_arena_bytes = 512, gf_program_scratch_bytes = 0;
 
 #define SHAPE(...) (const int64_t[]){__VA_ARGS__}

@@ -28,7 +28,7 @@ static void print(const char *name, const float *values, int count) {
 }
 
 static void report(const char *call, int code) {
-  if (code) printf("%s failed: %s\n", call, gf_error());
+  if (code) printf("%s failed with %d: %s\n", call, gf_error_code(), gf_error());
 }
 
 static void create(void) {

@@ -53,6 +53,13 @@ class Board:
         compiler = f"{machine.prefix}g++"
         self.kernels = build(source, folder / "kernels.so", race_check=True, compiler=compiler, extents=EXTENTS)
         self._programs: dict[tuple[object, ...], Path] = {}
+        self._objects = folder / "objects"
+        self._objects.mkdir()
+        sources = [HERE / "run_step.c", *runtime_sources("cuda")]
+        self._compile("-c", *map(str, sources), folder=self._objects)
+
+    def _compile(self, *arguments: str, folder: Path) -> None:
+        subprocess.run([f"{self.machine.prefix}gcc", *FLAGS, f"-I{RUNTIME}", *arguments], cwd=folder, check=True)
 
     def program(self, images: Sequence[tuple[int, bytes]], *defines: str) -> Path:
         """run_step.c with the runtime and linear_step.c, whose modules are these images."""
@@ -61,10 +68,9 @@ class Board:
             place = self.folder / f"program_{len(self._programs)}"
             place.mkdir()
             (place / "images.inc").write_text(write_table(images))
-            sources = [HERE / "run_step.c", HERE / "linear_step.c", *runtime_sources("cuda")]
-            options = [*FLAGS, *(f"-D{name}" for name in defines), f"-I{RUNTIME}", f"-I{place}"]
-            command = [f"{self.machine.prefix}gcc", *options, *map(str, sources), "-lm", "-ldl"]
-            subprocess.run([*command, "-o", str(place / "run")], check=True)
+            options = [*(f"-D{name}" for name in defines), f"-I{place}", str(HERE / "linear_step.c")]
+            objects = [str(path) for path in self._objects.iterdir()]
+            self._compile(*options, *objects, "-lm", "-ldl", "-o", "run", folder=place)
             self._programs[key] = place / "run"
         return self._programs[key]
 
@@ -193,7 +199,7 @@ def test_nothing_is_left_on_the_device(board: Board, tmp_path: Path) -> None:
 def test_what_is_the_hosts_stays_so(board: Board) -> None:
     assert board.run("create", "threads", "tensor", "destroy") == [
         "threads 1",
-        "tensor failed: gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set",
+        "tensor failed with 8: gf_step_tensor: the state is in the device's memory; use gf_step_get and gf_step_set",
     ]
 
 
@@ -201,7 +207,8 @@ def test_what_is_the_hosts_stays_so(board: Board) -> None:
     ("capability", "images", "loaded"),
     [
         (53, [PTX, CUBIN], ["cubin: 0"]),
-        (62, [(53, CUBIN[1]), (62, write_cubin(62, KERNELS)), PTX], ["cubin: 0"]),
+        (62, [CUBIN, (62, write_cubin(62, KERNELS)), PTX], ["cubin: 0"]),
+        (87, [(86, write_cubin(86, KERNELS)), PTX], ["ptx: 0"]),
         (87, [CUBIN, PTX], ["ptx: 0"]),
         (89, [(87, write_cubin(87, KERNELS)), (86, write_cubin(86, KERNELS)), PTX], ["cubin: 0"]),
         (53, [(53, write_cubin(62, KERNELS)), PTX], ["cubin: 209", "ptx: 0"]),
@@ -213,6 +220,14 @@ def test_the_best_image_is_loaded(
     log = tmp_path / "log"
     assert board.run("create", images=images, capability=capability, log=log) == []
     assert [line for line in read_log(log) if "cuModuleLoadData" in line] == [f"cuModuleLoadData {it}" for it in loaded]
+
+
+MEMORY, DEVICE = 6, 8  # of gf_step.h
+
+
+def failed(call: str, text: str, code: int = DEVICE) -> str:
+    """What run_step.c prints."""
+    return f"{call} failed with {code}: {text}"
 
 
 SMALL_PRINT = "free memory or compile a smaller batch"
@@ -300,22 +315,23 @@ def test_a_step_that_cannot_be_created(
     board: Board, tmp_path: Path, settings: dict[str, object], images: list[tuple[int, bytes]], text: str
 ) -> None:
     log = tmp_path / "log"
-    assert board.run("create", images=images, log=log, **settings) == [f"create failed: {text}"]
+    code = MEMORY if text.startswith("cannot allocate") else DEVICE
+    assert board.run("create", images=images, log=log, **settings) == [failed("create", text, code)]
     if log.exists():
         assert read_log(log)[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
 
 
 def test_a_kernel_that_no_image_has(board: Board) -> None:
     text = "kernel 'refresh' is missing from the step's module (CUDA_ERROR_NOT_FOUND); recompile the step"
-    assert board.run("create", defines=["UNKNOWN_KERNEL"]) == [f"create failed: {text}"]
+    assert board.run("create", defines=["UNKNOWN_KERNEL"]) == [failed("create", text)]
 
 
 @pytest.mark.parametrize("machine", [X86, AARCH64], ids=["x86", "aarch64"])
 def test_no_driver(boards: Callable[[Machine], Board], machine: Machine) -> None:
     (line,) = boards(machine).run("create", environment={})
     assert line == (
-        "create failed: the CUDA driver cannot be loaded (libcuda.so.1: cannot open shared object file: No such file or"
-        " directory); install NVIDIA's driver, on a Jetson it comes with JetPack"
+        "create failed with 8: the CUDA driver cannot be loaded (libcuda.so.1: cannot open shared object file: No such"
+        " file or directory); install NVIDIA's driver, on a Jetson it comes with JetPack"
     )
 
 
@@ -324,7 +340,7 @@ def test_an_old_driver(board: Board, tmp_path: Path) -> None:
     source.write_text("int cuInit(unsigned flags) { return (int)flags; }")
     subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / "libcuda.so.1")], check=True)
     text = "the CUDA driver is too old: it has no cuDriverGetVersion; update it, CUDA 10 (JetPack 4) or later will do"
-    assert board.run("create", environment={"LD_LIBRARY_PATH": str(tmp_path)}) == [f"create failed: {text}"]
+    assert board.run("create", environment={"LD_LIBRARY_PATH": str(tmp_path)}) == [failed("create", text)]
 
 
 def test_a_forked_child_is_told(board: Board, tmp_path: Path) -> None:
@@ -335,9 +351,9 @@ def test_a_forked_child_is_told(board: Board, tmp_path: Path) -> None:
     )
     calls = ("create", "fork:train", "fork:create", "fork:state", "fork:destroy", "train", "destroy", "fork:create")
     child_train, child_create, child_state, parent_train, late_create = board.run(*calls, log=log)
-    assert child_train == f"train failed: {text}"
-    assert child_create == late_create == f"create failed: {text}"
-    assert child_state == f"state failed: {text}"
+    assert child_train == failed("train", text)
+    assert child_create == late_create == failed("create", text)
+    assert child_state == failed("state", text)
     assert parent_train.startswith("loss ")
     assert read_log(log)[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
 
@@ -348,7 +364,7 @@ def test_a_child_may_be_the_first_to_create(board: Board) -> None:
 
 def test_a_launch_that_no_device_takes(board: Board) -> None:
     assert board.run("create", "predict", defines=["LARGE_BLOCK"]) == [
-        "predict failed: kernel 'forward' cannot be launched on 8x1x1 blocks of 5x1x1 threads:"
+        "predict failed with 7: kernel 'forward' cannot be launched on 8x1x1 blocks of 5x1x1 threads:"
         " CUDA_ERROR_INVALID_VALUE",
         "stand-in libcuda: kernel 'forward': a block of 5; at most 4, at least 1",
     ]
@@ -364,8 +380,8 @@ def test_a_launch_that_no_device_takes(board: Board) -> None:
 def test_a_wrong_launch_is_seen(board: Board, define: str, seen: str) -> None:
     said, shown = board.run("create", "train", defines=[define])
     assert said == (
-        "train failed: a kernel failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS; the last one queued was 'update'; run"
-        " again with GF_CUDA_BLOCKING=1 to learn which"
+        "train failed with 7: a kernel failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS; the last one queued was"
+        " 'update'; run again with GF_CUDA_BLOCKING=1 to learn which"
     )
     assert shown.startswith(f"stand-in libcuda: kernel 'forward', {seen}")
 
@@ -373,7 +389,7 @@ def test_a_wrong_launch_is_seen(board: Board, define: str, seen: str) -> None:
 def test_a_failed_kernel_can_be_found(board: Board) -> None:
     environment = {**driver_environment(board.driver, board.kernels), "GF_CUDA_BLOCKING": "1"}
     said, _ = board.run("create", "train", defines=["LARGE_GRID"], environment=environment)
-    assert said == "train failed: kernel 'forward' failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert said == "train failed with 7: kernel 'forward' failed on the device: CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
 @pytest.mark.parametrize(
@@ -391,7 +407,7 @@ def test_a_failed_kernel_can_be_found(board: Board) -> None:
     ],
 )
 def test_a_call_that_fails(board: Board, call: str, fail: str, text: str) -> None:
-    assert board.run("create", call, fail=fail) == [f"{call} failed: {text}"]
+    assert board.run("create", call, fail=fail) == [failed(call, text)]
 
 
 def test_the_small_images_are_what_they_seem(tmp_path: Path) -> None:

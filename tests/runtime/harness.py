@@ -22,13 +22,19 @@ def build_program(source: str, out: Path, *options: str) -> Path:
     return out
 
 
+def read_state(step: Step) -> list[np.ndarray]:
+    """The bytes of its state tensors, as the library keeps them."""
+    states = [np.empty(size, np.uint8) for size in step._library.tensor_bytes]
+    for index, state in enumerate(states):
+        step._library.get(step._handle, index, state)
+    return states
+
+
 def write_arrays(step: Step, x: Any, y: Any, folder: Path) -> Path:
     """The step's state, one batch for it, and blocks of the size of its results."""
     folder.mkdir()
-    library, manifest = step._library, step.manifest
-    states = [np.empty(size, np.uint8) for size in library.tensor_bytes]
-    for index, state in enumerate(states):
-        library.get(step._handle, index, state)
+    manifest = step.manifest
+    states = read_state(step)
     inputs, _ = step._door.stage("train", x, y)
     entries = [step._state.entry("parameter", name) for name in manifest["gradients"]]
     gradients = [np.zeros(physical_shape(entry), entry["dtype"]) for entry in entries]

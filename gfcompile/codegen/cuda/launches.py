@@ -70,9 +70,7 @@ def cut(function: tirx.PrimFunc) -> Nests:
         local = [buffer for buffer in own if _is_among(buffer, used)]
         for buffer in local:
             if _is_among(buffer, taken):
-                raise ContractError(
-                    f"'{buffer.name}' ({buffer.scope()} memory) lives through two launches"
-                )
+                raise ContractError(f"'{buffer.name}' ({buffer.scope()} memory) lives through two launches")
         taken += local
         block = SBlock([], [], [], "root", nest, alloc_buffers=local)
         parts.append(tirx.PrimFunc(buffers, SBlockRealize([], True, block), attrs=function.attrs))

@@ -121,7 +121,8 @@ static array read_npy(const char *path, const unsigned char *data, size_t bytes)
 array open_array(const char *path) {
   size_t bytes;
   const unsigned char *data = map(path, &bytes);
-  if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b) die(1, "'%s': is compressed; unpack it with: gunzip -k '%s'", path, path);
+  if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b)
+    die(1, "'%s': is compressed; unpack it with: gunzip -k '%s'", path, path);
   if (bytes >= 10 && memcmp(data, "\x93NUMPY", 6) == 0) return read_npy(path, data, bytes);
   if (bytes >= 4 && data[0] == 0 && data[1] == 0) return read_idx(path, data, bytes);
   die(1, "'%s': neither an .npy nor an idx file; write one with numpy.save", path);

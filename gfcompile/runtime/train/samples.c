@@ -48,7 +48,8 @@ static void fit_images(dataset *data, char *words, size_t bytes) {
   if (!data->high || !data->wide) die(1, "'%s': its images are empty", images->path);
   int length = 0;
   if (data->high != wanted[2] || data->wide != wanted[3])
-    length = snprintf(words, bytes, ", resized (nearest pixel) to %lldx%lld", (long long)wanted[2], (long long)wanted[3]);
+    length = snprintf(words, bytes, ", resized (nearest pixel) to %lldx%lld", (long long)wanted[2],
+                      (long long)wanted[3]);
   if (data->channels != wanted[1])
     snprintf(words + length, bytes - (size_t)length, ", the one channel repeated to %lld", (long long)wanted[1]);
 }
@@ -116,7 +117,8 @@ static float convert(const dataset *data, size_t index, int64_t channel) {
 }
 
 void put_sample(const dataset *data, int64_t index, void *batch, int slot) {
-  size_t size = data->input->bytes / 4 / (size_t)data->input->shape[0], start = (size_t)index * sample_size(&data->images);
+  size_t size = data->input->bytes / 4 / (size_t)data->input->shape[0];
+  size_t start = (size_t)index * sample_size(&data->images);
   float *out = (float *)batch + (size_t)slot * size;
   if (data->direct) {
     int64_t channels = data->input->rank > 1 ? data->input->shape[1] : 1;

@@ -22,6 +22,8 @@ typedef struct {
   gf_progress progress;
   double saved_at, said_at; /* seconds */
   double losses;            /* since the last line */
+  double epoch_losses;      /* of this epoch, as far as this process trained it */
+  int64_t epoch_steps;
   int64_t saved_step, said_step;
 } training;
 
@@ -90,7 +92,8 @@ static int scored_output(const gf_value *target) {
   int classes = gf_step_about()->classes, skip = classes > 0;
   for (int i = 0; i < gf_step_count(GF_KIND_OUTPUT); ++i) {
     const gf_value *value = gf_step_value(GF_KIND_OUTPUT, i);
-    int fits = value->rank == target->rank + skip && value->dtype == GF_FLOAT32 && (!skip || value->shape[1] == classes);
+    int fits = value->rank == target->rank + skip && value->dtype == GF_FLOAT32;
+    if (fits && skip) fits = value->shape[1] == classes;
     for (int axis = 1; fits && axis < target->rank; ++axis) fits = value->shape[axis + skip] == target->shape[axis];
     if (fits && (skip || target->dtype == GF_FLOAT32)) return i;
   }
@@ -126,9 +129,9 @@ static void score_sample(const training *t, int output, int slot, score *found) 
 }
 
 static void evaluate(training *t) {
-  int output = scored_output(t->eval.target);
   score found = {0};
-  if (!t->has_eval || output < 0) return;
+  int output = t->has_eval ? scored_output(t->eval.target) : -1;
+  if (output < 0) return;
   for (int64_t first = 0; first < t->eval.count && !interrupted; first += t->batch) {
     int64_t count = stage(t, &t->eval, NULL, first);
     if (gf_step_predict(t->step, (const void *const *)t->inputs, t->outputs)) die(1, "%s", gf_error());
@@ -146,8 +149,9 @@ static void evaluate(training *t) {
 static void save(training *t) {
   gf_progress *p = &t->progress;
   if (!t->wanted->checkpoint || t->saved_step == p->steps) return;
-  snprintf(p->note, sizeof p->note, "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64,
-           t->wanted->seed, t->data.count, t->batch, t->epoch, t->at);
+  snprintf(p->note, sizeof p->note,
+           "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64, t->wanted->seed,
+           t->data.count, t->batch, t->epoch, t->at);
   if (gf_step_save(t->step, t->wanted->checkpoint, p)) die(1, "%s", gf_error());
   t->saved_step = p->steps;
   t->saved_at = now();
@@ -176,7 +180,9 @@ static void resume(training *t, options *o) {
         o->seed, o->checkpoint, seed);
   o->seed = seed;
   if (samples != t->data.count)
-    die(1, "'%s': was made with %" PRId64 " samples, '%s' has %" PRId64 "; give the same data, or begin another checkpoint",
+    die(1,
+        "'%s': was made with %" PRId64 " samples, '%s' has %" PRId64
+        "; give the same data, or begin another checkpoint",
         o->checkpoint, samples, t->data.images.path, t->data.count);
   t->epoch = epoch;
   t->at = size == t->batch ? at : 0;
@@ -188,12 +194,15 @@ static void say_progress(training *t, float loss) {
   double seconds = now() - t->said_at;
   int64_t steps = t->progress.steps - t->said_step;
   t->losses += loss;
+  t->epoch_losses += loss;
+  ++t->epoch_steps;
   if (seconds < t->wanted->progress) return;
   if (t->wanted->progress == 0)
     printf("step %" PRId64 " loss %.9g\n", t->progress.steps, loss);
   else
-    printf("epoch %" PRId64 "  batch %" PRId64 "/%" PRId64 "  step %" PRId64 "  loss %.5f  %.1f samples/s\n", t->epoch + 1,
-           t->at, t->batches, t->progress.steps, t->losses / (double)steps, (double)(steps * t->batch) / seconds);
+    printf("epoch %" PRId64 "  batch %" PRId64 "/%" PRId64 "  step %" PRId64 "  loss %.5f  %.1f samples/s\n",
+           t->epoch + 1, t->at, t->batches, t->progress.steps, t->losses / (double)steps,
+           (double)(steps * t->batch) / seconds);
   t->losses = 0;
   t->said_at = now();
   t->said_step = t->progress.steps;
@@ -216,11 +225,16 @@ static int run_epoch(training *t) {
       die(1, "the loss is %g at step %" PRId64 "; the last checkpoint is as it was; try a smaller --lr", loss,
           t->progress.steps + 1);
     ++t->progress.steps;
-    if (++t->at == t->batches) ++t->epoch, t->at = 0;
+    ++t->at;
     say_progress(t, loss);
-    if (t->at == 0) return 0;
+    if (t->at == t->batches) break;
     if (is_due(t)) save(t);
   }
+  ++t->epoch;
+  t->at = 0;
+  printf("epoch %" PRId64 ": mean loss %.6g\n", t->epoch, t->epoch_losses / (double)t->epoch_steps);
+  t->epoch_losses = 0;
+  t->epoch_steps = 0;
   return 0;
 }
 
@@ -238,8 +252,9 @@ int train(gf_step *step, const options *given) {
   if (t.has_eval) t.eval = open_dataset("evaluation data", o.eval_data, o.eval_labels, &o.how);
   t.batches = about->pads ? (t.data.count + t.batch - 1) / t.batch : t.data.count / t.batch;
   if (!t.batches)
-    die(1, "%" PRId64 " samples do not fill a batch of %d, and this step cannot pad one; recompile with a smaller --batch",
-        t.data.count, t.batch);
+    die(1,
+        "%" PRId64 " samples do not fill a batch of %d, and this step cannot pad one; recompile with a smaller"
+        " --batch", t.data.count, t.batch);
   if (!about->pads && t.data.count % t.batch)
     printf("an epoch leaves out its last %" PRId64 " samples: this step cannot pad a batch\n", t.data.count % t.batch);
   t.progress.lr = about->lr;
@@ -250,8 +265,8 @@ int train(gf_step *step, const options *given) {
   t.inputs = blocks(GF_KIND_INPUT);
   t.outputs = blocks(GF_KIND_OUTPUT);
   if (!(t.order = malloc((size_t)t.data.count * sizeof *t.order))) die(1, "no memory for the order of the samples");
-  printf("batches of %d, %" PRId64 " an epoch, lr %g, seed %" PRIu64 ", %d threads\n", t.batch, t.batches, t.progress.lr,
-         o.seed, gf_step_threads(step));
+  printf("batches of %d, %" PRId64 " an epoch, lr %g, seed %" PRIu64 ", %d threads\n", t.batch, t.batches,
+         t.progress.lr, o.seed, gf_step_threads(step));
   struct sigaction action = {.sa_handler = interrupt};
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);

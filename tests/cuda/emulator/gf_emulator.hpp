@@ -27,6 +27,7 @@ struct Kernel {
   void (*call)(void *const *arguments);  // as cuLaunchKernel has them: the address of each
   int most_threads;                      // of a block, by __launch_bounds__; 0 where there are none
   bool has_barriers;                     // if not, threads run to their ends without fibers of their own
+  bool has_warp_barriers;
   const Argument *arguments;
   int argument_count;
   const Array *shared;

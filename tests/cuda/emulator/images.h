@@ -24,12 +24,18 @@ static inline int newest_ptx(int driver) {
   return major == 10 && minor == 2 ? 65 : 60;
 }
 
+/* NVIDIA promises nothing for machine code between two Tegras, or between a Tegra and a card. */
+static inline int is_tegra(int arch) { return arch == 32 || arch == 53 || arch == 62 || arch == 72 || arch == 87; }
+
 static inline int check_cubin(const unsigned char *image, int capability) {
   const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
   enum { MACHINE_CUDA = 190 };
   if (head->e_ident[EI_CLASS] != ELFCLASS64 || head->e_machine != MACHINE_CUDA) return INVALID_IMAGE;
   int arch = (int)(head->e_flags & 0xff);
-  return arch / 10 == capability / 10 && arch % 10 <= capability % 10 ? SUCCESS : NO_BINARY_FOR_GPU;
+  if (arch == capability) return SUCCESS;
+  return arch / 10 == capability / 10 && arch < capability && !is_tegra(arch) && !is_tegra(capability)
+             ? SUCCESS
+             : NO_BINARY_FOR_GPU;
 }
 
 static inline int check_ptx(const char *text, int capability, int driver) {

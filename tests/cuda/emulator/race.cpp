@@ -4,8 +4,10 @@
 // file; the sanitizer's own library, which knows nothing of fibers and blocks, is not linked. A clock ticks at every
 // barrier. Two accesses to the same bytes, one of them a write, are in conflict when their threads are of one block and
 // no barrier lies between them, or when they are of two blocks of one launch; also when both write the same value.
-// A cell remembers the last write, the first read of a launch, and two readers since the last barrier: with blocks one
-// after another that is enough to miss nothing. (Behind __syncwarp, readers of other warps may be forgotten.)
+//
+// A cell remembers the last write, the first read of a launch, and two readers since the last barrier. That is enough
+// to miss nothing: blocks run one after another, so whoever has read before this block began is there as the first; and
+// of two readers, of two warps where there were two, any writer has one that it did not wait for.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -18,8 +20,8 @@
 namespace gf {
 
 struct Cell {  // times are 0 where there was none
-  uint32_t written, read, first_read;
-  uint32_t writer : 10, reader : 10, other_reader : 10, has_other : 1;
+  uint32_t written, read, other_read, first_read;
+  uint32_t writer : 10, reader : 10, other_reader : 10;
 };
 
 enum : uint8_t { SPLIT = 0x80 };  // this launch has accessed single bytes of the word
@@ -27,6 +29,7 @@ enum : uint8_t { SPLIT = 0x80 };  // this launch has accessed single bytes of th
 static Cell *cells;     // one for each word of the region
 static uint8_t *valid;  // of each word: how many of its bytes are allocated
 static uint32_t now = 1, launch_time, block_time, barrier_time, warp_time[MOST_THREADS / WARP];
+static uint32_t settled_time;  // two readers from here on say all that a third could
 static std::vector<uint32_t> block_times;           // of this launch, in the order of the blocks
 static std::unordered_map<size_t, Cell> bytes_of;   // split words, by the byte's offset
 static std::vector<size_t> split_words;
@@ -92,14 +95,21 @@ void end_launch() {
   bytes_of.clear();
 }
 
+static void settle() { settled_time = kernel->has_warp_barriers ? UINT32_MAX : barrier_time; }
+
 void begin_block() {
   if (!checks_races) return;
   block_time = barrier_time = ++now;
   block_times.push_back(now);
   for (uint32_t &time : warp_time) time = now;
+  settle();
 }
 
-void note_block_barrier() { barrier_time = ++now; }
+void note_block_barrier() {
+  barrier_time = ++now;
+  settle();
+}
+
 void note_warp_barrier(int warp) { warp_time[warp] = ++now; }
 
 static bool is_ordered_in_warp(int other, uint32_t time) {
@@ -121,7 +131,7 @@ static bool is_ordered_in_warp(int other, uint32_t time) {
        other_wrote ? "wrote" : "read", place);
 }
 
-static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
+__attribute__((noinline, cold)) static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
   bool is_shared = offset < HEAP;
   auto conflicts = [&](int other, uint32_t time) {
     if (time >= barrier_time) return other != me && !is_ordered_in_warp(other, time);
@@ -130,8 +140,8 @@ static void examine_slowly(const Cell &cell, size_t offset, bool is_write) {
   if (conflicts(cell.writer, cell.written)) fail_race(offset, is_write, cell.writer, cell.written, true);
   if (!is_write) return;
   if (conflicts(cell.reader, cell.read)) fail_race(offset, is_write, cell.reader, cell.read, false);
-  if (cell.read >= barrier_time && cell.has_other && conflicts(cell.other_reader, cell.read))
-    fail_race(offset, is_write, cell.other_reader, cell.read, false);
+  if (conflicts(cell.other_reader, cell.other_read))
+    fail_race(offset, is_write, cell.other_reader, cell.other_read, false);
   if (!is_shared && cell.first_read >= launch_time && cell.first_read < block_time)
     fail_race(offset, is_write, -1, cell.first_read, false);
 }
@@ -142,7 +152,8 @@ static inline bool is_recent(uint32_t time) {
 }
 
 static inline void examine(const Cell &cell, size_t offset, bool is_write) {
-  if (is_recent(cell.written) || (is_write && (is_recent(cell.read) || is_recent(cell.first_read))))
+  if (is_recent(cell.written) ||
+      (is_write && (is_recent(cell.read) || is_recent(cell.other_read) || is_recent(cell.first_read))))
     examine_slowly(cell, offset, is_write);
 }
 
@@ -154,13 +165,14 @@ static inline void record(Cell &cell, bool is_write) {
     return;
   }
   if (cell.first_read < launch_time) cell.first_read = now;
-  if (cell.read < barrier_time || cell.reader == mine || is_ordered_in_warp(cell.reader, cell.read)) {
-    if (cell.reader != mine || cell.read < barrier_time) cell.has_other = 0;
-    cell.read = now;
+  auto is_past = [](int reader, uint32_t time) { return time < barrier_time || is_ordered_in_warp(reader, time); };
+  if (cell.reader == mine || is_past(cell.reader, cell.read)) {
     cell.reader = mine;
-  } else if (!cell.has_other) {
-    cell.has_other = 1;
+    cell.read = now;
+  } else if (is_past(cell.other_reader, cell.other_read) ||
+             (cell.other_reader / WARP == cell.reader / WARP && mine / WARP != cell.reader / WARP)) {
     cell.other_reader = mine;
+    cell.other_read = now;
   }
 }
 
@@ -171,9 +183,9 @@ static inline void record(Cell &cell, bool is_write) {
        place);
 }
 
-static inline void check_extents(size_t offset, size_t bytes, bool is_write) {
+static void check_extents(size_t offset, size_t bytes, bool is_write) {
   static size_t last;
-  if (extents.empty() || offset < HEAP) return;
+  if (offset < HEAP) return;
   if (last >= extents.size()) last = 0;
   if (offset >= extents[last].begin && offset + bytes <= extents[last].end) return;
   for (last = 0; last < extents.size(); ++last)
@@ -188,7 +200,7 @@ static void check_split_word(size_t word, bool is_write) {
   }
 }
 
-static void check_byte(size_t offset, size_t bytes, bool is_write) {
+__attribute__((noinline)) static void check_byte(size_t offset, size_t bytes, bool is_write) {
   size_t word = offset / 4;
   if (offset % 4 >= (valid[word] & ~SPLIT)) fail_outside(offset, bytes, is_write);
   if (!(valid[word] & SPLIT)) {
@@ -201,22 +213,25 @@ static void check_byte(size_t offset, size_t bytes, bool is_write) {
   record(cell, is_write);
 }
 
-static inline void check(const void *address, size_t bytes, bool is_write) {
+static inline void check_word(size_t word, size_t bytes, bool is_write) {
+  if (!is_write && cells[word].other_read >= settled_time && cells[word].read >= settled_time) return;
+  if (__builtin_expect(valid[word] != 4, 0)) {
+    if ((valid[word] & ~SPLIT) != 4) fail_outside(word * 4, bytes, is_write);
+    check_split_word(word, is_write);
+  }
+  examine(cells[word], word * 4, is_write);
+  record(cells[word], is_write);
+}
+
+__attribute__((always_inline)) static inline void check(const void *address, size_t bytes, bool is_write) {
   size_t offset = (size_t)((const char *)address - region);
   if (offset >= REGION) return;  // a thread's own variables
-  check_extents(offset, bytes, is_write);
-  if ((offset | bytes) % 4) {
+  if (!extents.empty()) check_extents(offset, bytes, is_write);
+  if (__builtin_expect((offset | bytes) % 4 != 0, 0)) {
     for (size_t i = 0; i < bytes; ++i) check_byte(offset + i, bytes, is_write);
     return;
   }
-  for (size_t word = offset / 4; word < (offset + bytes) / 4; ++word) {
-    if (valid[word] != 4) {
-      if ((valid[word] & ~SPLIT) != 4) fail_outside(offset, bytes, is_write);
-      check_split_word(word, is_write);
-    }
-    examine(cells[word], word * 4, is_write);
-    record(cells[word], is_write);
-  }
+  for (size_t i = 0; i < bytes / 4; ++i) check_word(offset / 4 + i, bytes, is_write);
 }
 
 }  // namespace gf

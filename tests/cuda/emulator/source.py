@@ -27,6 +27,7 @@ class Kernel:
     shared: tuple[re.Match[str], ...]
     body: tuple[int, int]  # from behind its opening brace to its closing one
     has_barriers: bool
+    has_warp_barriers: bool
 
 
 def find_kernels(source: str) -> list[Kernel]:
@@ -38,8 +39,8 @@ def find_kernels(source: str) -> list[Kernel]:
         shared = tuple(SHARED.finditer(body))
         if body.count("__shared__") != len(shared):
             raise ValueError(f"kernel '{match['name']}': shared memory that is no array of a fixed size")
-        bound, has_barriers = int(match["bound"] or 0), bool(BARRIERS.search(body))
-        found.append(Kernel(match["name"], bound, parameters, shared, (match.end(), end), has_barriers))
+        waits = (bool(BARRIERS.search(body)), "__syncwarp" in body)
+        found.append(Kernel(match["name"], int(match["bound"] or 0), parameters, shared, (match.end(), end), *waits))
     return found
 
 
@@ -80,8 +81,9 @@ def _closing_brace(source: str, at: int) -> int:
 
 
 def _parameter(text: str) -> tuple[str, str]:
-    kind, name = re.fullmatch(r"\s*(.*?)\s*(?:__restrict__)?\s*\b(\w+)\s*", text.replace("\n", " ")).groups()  # type: ignore[union-attr]
-    return kind.strip(), name
+    kind, name = re.sub(r"\b__restrict__\b", " ", text).rsplit(None, 1)
+    stars = name.count("*")  # `float *x` as well as `float* x`
+    return kind.strip() + "*" * stars, name.lstrip("*")
 
 
 def _rewrite_body(kernel: Kernel, body: str) -> str:
@@ -115,7 +117,8 @@ def _table(kernel: Kernel, extents: Sequence[int]) -> str:
     arrays = ", ".join(
         f'{{"{m["name"]}", offsetof({block}, {m["name"]}), sizeof({block}::{m["name"]})}}' for m in kernel.shared
     )
-    name, most, barriers = kernel.name, kernel.most_threads, "true" if kernel.has_barriers else "false"
+    name, most = kernel.name, kernel.most_threads
+    barriers = f"{int(kernel.has_barriers)}, {int(kernel.has_warp_barriers)}"
     return f"""static void gf_call_{name}(void *const *arguments) {{ (void)arguments; {name}({calls}); }}
 static const gf::Argument gf_arguments_{name}[] = {{{arguments or "{}"}}};
 static const gf::Array gf_arrays_{name}[] = {{{arrays or "{}"}}};

@@ -1,0 +1,270 @@
+"""The C interface to files: what it reads and writes is what Python and the reference implementations do."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gfcompile.codegen.link import runtime_sources
+from gfcompile.runtime import tensorfile
+from gfcompile.runtime.step import Step
+from tests.missing import skip_for_want
+
+from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of, weights
+
+OK, ARGUMENT, FILE, FORMAT, CHECKSUM, MISMATCH = range(6)
+STATE, INPUT, OUTPUT, GRADIENT, FEATURE = range(5)
+
+
+class Value(ctypes.Structure):
+    """gf_value of gf_step.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("split_rank", ctypes.c_int),
+        ("split", ctypes.POINTER(ctypes.c_int64)), ("permute", ctypes.POINTER(ctypes.c_int)),
+        ("bytes", ctypes.c_size_t),
+    )  # fmt: skip
+
+
+class Progress(ctypes.Structure):
+    """gf_progress of gf_step.h."""
+
+    _fields_ = (
+        ("steps", ctypes.c_int64),
+        ("lr", ctypes.c_double),
+        ("note", ctypes.c_char * 256),
+        ("fault", ctypes.c_char * 512),
+    )
+
+
+class C:
+    """The functions of a library by their own names."""
+
+    def __init__(self, path: Path) -> None:
+        self._c = ctypes.CDLL(str(path))
+        self._c.gf_error.restype = ctypes.c_char_p
+        self._c.gf_step_open.restype = ctypes.c_void_p
+        self._c.gf_step_value.restype = ctypes.POINTER(Value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._c, name)
+
+    def open(self, folder: Path) -> ctypes.c_void_p:
+        step = self._c.gf_step_open(str(folder).encode(), 1)
+        assert step, self.error()
+        return ctypes.c_void_p(step)
+
+    def error(self) -> str:
+        return str(self._c.gf_error().decode())
+
+
+def test_the_library_describes_itself_as_the_manifest_does(build: Build) -> None:
+    folder = build()
+    c, manifest = C(folder / "libstep.so"), json.loads((folder / "manifest.json").read_text())
+    dtypes = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+    for kind, key in ((STATE, "state"), (INPUT, "inputs"), (OUTPUT, "outputs")):
+        assert c.gf_step_count(kind) == len(manifest[key])
+        for index, entry in enumerate(manifest[key]):
+            value = c.gf_step_value(kind, index).contents
+            assert value.name.decode() == entry["name"]
+            assert (value.shape[: value.rank], dtypes[value.dtype]) == (entry["shape"], entry["dtype"])
+            assert value.role.decode() == entry.get("role", "output")
+            if entry.get("layout"):
+                found = {"shape": value.split[: value.split_rank], "permute": value.permute[: value.split_rank]}
+                assert found == entry["layout"]
+            assert c.gf_step_find(kind, None, value.name) == index
+    assert c.gf_step_find(STATE, b"optimizer", b"fc.weight") == -1
+    assert not c.gf_step_value(STATE, -1)
+    assert not c.gf_step_value(9, 0)
+    assert c.gf_step_count(FEATURE) == 0
+
+
+def test_parameters_are_the_models_own(build: Build) -> None:
+    """Read in C what Python wrote to the files, though the library keeps it transposed; and back."""
+    folder = build(seed=4)
+    c = C(folder / "libstep.so")
+    step, expected = c.open(folder), weights(seed=4)
+    found = np.zeros((2, 3), np.float32)
+    assert c.gf_step_get_parameter(step, b"fc.weight", found.ctypes, ctypes.c_size_t(24)) == OK
+    np.testing.assert_array_equal(found, expected["fc.weight"])
+    other = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert c.gf_step_set_parameter(step, b"fc.weight", other.ctypes, ctypes.c_size_t(24)) == OK
+    physical = np.zeros((3, 2), np.float32)
+    assert c.gf_step_get(step, 0, physical.ctypes) == OK
+    np.testing.assert_array_equal(physical, other.T)
+    count = np.zeros((), np.int64)
+    assert c.gf_step_get_parameter(step, b"fc.count", count.ctypes, ctypes.c_size_t(8)) == OK
+    assert count == 5
+    for name, size, text in (
+        (b"fc.weight", 20, "gf_step_get_parameter: 'fc.weight' has 24 bytes, 20 were given"),
+        (b"body.weight", 24, "gf_step_get_parameter: 'body.weight' is not trained by this step"),
+        (None, 24, "gf_step_get_parameter: the step, the name or the memory is NULL"),
+    ):
+        assert c.gf_step_get_parameter(step, name, found.ctypes, ctypes.c_size_t(size)) == c.gf_error_code() == ARGUMENT
+        assert c.error() == text
+    c.gf_step_destroy(step)
+
+
+def test_checkpoints_go_both_ways(build: Build, batch: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    folder = build()
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress()
+    with Step.load(folder) as python:
+        python.train(*batch)
+        python.note = "épöch 2, 'quoted' \"twice\""
+        python.lr = 1 / 3
+        python.save_checkpoint(tmp_path / "python.ckpt")
+        assert c.gf_step_load(step, str(tmp_path / "python.ckpt").encode(), ctypes.byref(progress)) == OK, c.error()
+        assert (progress.steps, progress.lr, progress.note.decode()) == (1, 1 / 3, python.note)
+        assert c.gf_step_save(step, str(tmp_path / "c.ckpt").encode(), ctypes.byref(progress)) == OK, c.error()
+        before = {name: value.tobytes() for name, value in python.state_dict().items()}
+        python.train(*batch)
+        python.load_checkpoint(tmp_path / "c.ckpt")
+        assert (python.steps, python.lr, python.note) == (1, 1 / 3, progress.note.decode())
+        assert {name: value.tobytes() for name, value in python.state_dict().items()} == before
+    words = [tensorfile.read(tmp_path / name).metadata for name in ("c.ckpt", "python.ckpt")]
+    assert [words[0][key] for key in words[0] if key not in ("sha256", "lr")] == [
+        words[1][key] for key in words[1] if key not in ("sha256", "lr")
+    ]
+    reference = pytest.importorskip("safetensors.numpy")
+    found, expected = (reference.load_file(tmp_path / name) for name in ("c.ckpt", "python.ckpt"))
+    assert {name: value.tobytes() for name, value in found.items()} == {
+        name: value.tobytes() for name, value in expected.items()
+    }
+    c.gf_step_destroy(step)
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def test_a_folder_that_is_not_what_was_compiled(build: Build, tmp_path: Path) -> None:
+    def refused(folder: Path, code: int) -> str:
+        assert not c.gf_step_open(str(folder).encode(), 1)
+        assert c.gf_error_code() == code
+        return c.error().replace(f"{tmp_path}/", "")
+
+    c = C(build(name="a") / "libstep.so")
+    assert refused(tmp_path / "none", FILE) == "'none': no manifest.json there; pass the folder that gfcompile wrote"
+    folder = build(name="b")
+    damage(folder / "weights.safetensors", lambda content: content[:-1] + b"!")
+    assert refused(folder, CHECKSUM) == (
+        "'b/weights.safetensors': its content is not what was compiled (truncated or changed);"
+        " recompile, or copy the artifact again"
+    )
+    (folder / "weights.safetensors").unlink()
+    assert refused(folder, FILE) == "'b/weights.safetensors': cannot be read: No such file or directory; check the path"
+    other = build("LABELS", name="c")
+    assert refused(other, MISMATCH) == (
+        f"'c/manifest.json': its build id {build_id_of(('LABELS',))[:12]} is not the library's {build_id_of(())[:12]};"
+        " recompile, or copy the artifact again"
+    )
+    damage(other / "manifest.json", lambda content: content.replace(b'"format": 1', b'"format": 2'))
+    assert refused(other, FORMAT) == (
+        "'c/manifest.json': has another format, this runtime reads format 1; recompile the artifact"
+    )
+    damage(other / "manifest.json", lambda content: content[:-1])
+    assert refused(other, FORMAT) == "'c/manifest.json': is damaged; recompile, or copy the artifact again"
+    folder = build(name="d")
+    tensorfile.write(folder / "constants.safetensors", {"scale": np.ones(2, np.float32)})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256((folder / "constants.safetensors").read_bytes()).hexdigest()
+    manifest["files"]["constants.safetensors"] = digest
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert refused(folder, MISMATCH) == (
+        "'d': has no fitting tensor 'scale' among its constants; recompile, or copy the artifact again"
+    )
+    assert not c.gf_step_open(None, 1)
+    assert c.error() == "gf_step_open: the folder is NULL"
+
+
+CHANGES: list[tuple[Callable[[Any, Any], Any], int, str]] = [
+    (lambda t, m: m.update(format="other"), FORMAT, "not a checkpoint of a compiled step; pass a file that"
+     " gf_step_save wrote"),
+    (lambda t, m: m.update(compatible="0"), MISMATCH, "made by a step that trains other parameters; compile the same"
+     " plan, or train anew"),
+    (lambda t, m: m.update(frozen="0"), MISMATCH, "made over other frozen weights; compile the model it was trained"
+     " from"),
+    (lambda t, m: t.pop("optimizer/momentum_buffer/fc.bias"), MISMATCH, "has no tensor"
+     " 'optimizer/momentum_buffer/fc.bias'; compile with the same optimizer and batchnorm"),
+    (lambda t, m: t.update({"buffer/more": np.zeros(1)}), MISMATCH, "has 6 tensors, expected 5; compile with the same"
+     " optimizer and batchnorm"),
+    (lambda t, m: t.update({"buffer/fc.count": np.zeros(1, np.int64)}), MISMATCH, "tensor 'buffer/fc.count' has another"
+     " shape or type; compile the same plan"),
+    (lambda t, m: m.update(steps="many"), FORMAT, "its step count, lr or note is damaged; use another copy"),
+    (lambda t, m: m.update(lr="nan"), FORMAT, "its step count, lr or note is damaged; use another copy"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "code", "text"), CHANGES)
+def test_a_foreign_checkpoint_is_refused(
+    build: Build, tmp_path: Path, change: Callable[[Any, Any], None], code: int, text: str
+) -> None:
+    folder, path = build(), tmp_path / "ckpt"
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress(steps=77)
+    with Step.load(folder) as python:
+        python.save_checkpoint(path)
+    file = tensorfile.read(path)
+    tensors, metadata = dict(file.tensors), {key: word for key, word in file.metadata.items() if key != "sha256"}
+    change(tensors, metadata)
+    path.write_bytes(b"".join(tensorfile.seal(tensors, metadata)))
+    assert c.gf_step_load(step, str(path).encode(), ctypes.byref(progress)) == c.gf_error_code() == code
+    assert c.error() == f"'{path}': {text}"
+    assert progress.steps == 77
+    c.gf_step_destroy(step)
+
+
+def test_places_that_cannot_be_written(build: Build, tmp_path: Path) -> None:
+    folder = build()
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress()
+    for place, reason in (("no/ckpt", "No such file or directory"), ("linear_step", "Is a directory")):
+        assert c.gf_step_save(step, str(tmp_path / place).encode(), ctypes.byref(progress)) == FILE
+        assert c.error() == (
+            f"gf_step_save: '{tmp_path / place}' cannot be written: {reason};"
+            " an older checkpoint there is untouched; choose another place"
+        )
+    assert not list(tmp_path.glob(".*"))
+    progress.steps = -1
+    assert c.gf_step_save(step, str(tmp_path / "ckpt").encode(), ctypes.byref(progress)) == ARGUMENT
+    c.gf_step_destroy(step)
+
+
+def test_changed_files_under_the_sanitizers(build: Build, tmp_path: Path) -> None:
+    """20000 changed safetensors files, and a checkpoint with every bit flipped and every byte cut off."""
+    program = tmp_path / "fuzz_files"
+    sources = [HERE / "fuzz_files.c", HERE / "linear_program.c", *runtime_sources("cpu")]
+    options = ["-fsanitize=address,undefined", f"-I{RUNTIME}", f'-DBUILD_ID="{build_id_of(())}"', "-pthread"]
+    command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources), "-lm"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode and "cannot find" in built.stderr:
+        skip_for_want("the sanitizer's library is not installed; install the compiler's sanitizer libraries")
+    assert built.returncode == 0, built.stderr
+    folder = build()
+    words = [folder, folder / "weights.safetensors", tmp_path / "ckpt"]
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout[:3]) == (0, "ok "), done.stdout + done.stderr
+
+
+def test_sha256_of_every_length(build: Build, library: Callable[..., Path], tmp_path: Path) -> None:
+    """Through the checksum of a file of that length: hashlib is the judge."""
+    folder = build()
+    c = C(folder / "libstep.so")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for size in (0, 1, 54, 55, 56, 63, 64, 65, 119, 120, 128, 1000):
+        content = bytes(index % 251 for index in range(size))
+        (folder / "weights.safetensors").write_bytes(content)
+        manifest["files"]["weights.safetensors"] = hashlib.sha256(content).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        assert not c.gf_step_open(str(folder).encode(), 1)
+        assert c.gf_error_code() == FORMAT, size  # past the checksum: no safetensors file

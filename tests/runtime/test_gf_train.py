@@ -1,0 +1,280 @@
+"""gf-train against the Python wrapper on the same library: the same bits, wherever it was interrupted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gfcompile.runtime import checkpoint, manifest
+from gfcompile.runtime.step import Step
+
+from .conftest import Build
+from .trainer import link_trainer, order, run
+
+SAMPLES = 10  # two batches of 4, and one of 2
+Data = tuple[np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="session")
+def trainer(library: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """gf-train, which fits every library of the same interface."""
+    folder = tmp_path_factory.mktemp("trainer")
+    shutil.copy(library(), folder / "libstep.so")
+    return link_trainer(folder)
+
+
+@pytest.fixture
+def artifact(build: Build, trainer: Path) -> Path:
+    folder = build()
+    shutil.copy(trainer, folder)
+    return folder
+
+
+@pytest.fixture
+def classifier(build: Build, trainer: Path) -> Path:
+    folder = build("LABELS")
+    shutil.copy(trainer, folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    drawn = np.random.default_rng(5)
+    x, y = (drawn.normal(size=(SAMPLES, width)).astype(np.float32) for width in (2, 3))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    return x, y
+
+
+def train_in_python(step: Step, data: Data, epochs: int, seed: int, lr: float) -> list[float]:
+    x, y = data
+    losses = []
+    for epoch in range(epochs):
+        chosen = order(seed, epoch, len(x))
+        losses += [step.train(x[part], y[part], lr) for part in (chosen[i : i + 4] for i in range(0, len(x), 4))]
+    return losses
+
+
+def tensors_of(path: Path, folder: Path) -> dict[str, bytes]:
+    found = checkpoint.load(path, manifest.read_manifest(folder))
+    return {name: value.tobytes() for name, value in found.tensors.items()}
+
+
+def options(tmp_path: Path, *more: str | Path) -> list[str | Path]:
+    return ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--checkpoint", tmp_path / "run.ckpt", *more]
+
+
+def test_it_trains_as_the_python_wrapper_does(artifact: Path, data: Data, tmp_path: Path) -> None:
+    said = run(
+        artifact / "gf-train", *options(tmp_path, "--epochs", "3", "--seed", "7", "--lr", "0.03", "--progress", "0")
+    )
+    with Step.load(artifact) as step:
+        losses = train_in_python(step, data, epochs=3, seed=7, lr=0.03)
+        step.save_checkpoint(tmp_path / "python.ckpt")
+        step.load_checkpoint(tmp_path / "run.ckpt")
+        assert (step.steps, step.lr) == (9, 0.03)
+    printed = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step ")]
+    assert np.float32(printed).tolist() == losses
+    assert tensors_of(tmp_path / "run.ckpt", artifact) == tensors_of(tmp_path / "python.ckpt", artifact)
+    assert "batches of 4, 3 an epoch, lr 0.03, seed 7, " in said
+
+
+def test_an_interrupted_run_ends_in_the_same_bits(artifact: Path, data: Data, tmp_path: Path) -> None:
+    program = artifact / "gf-train"
+    whole = options(tmp_path, "--epochs", "4", "--seed", "3")
+    run(program, *whole)
+    expected = tensors_of(tmp_path / "run.ckpt", artifact)
+    (tmp_path / "run.ckpt").unlink()
+    (tmp_path / "run.ckpt.previous").unlink()
+    for steps in (1, 3, 5):  # within an epoch, at its end, within the next
+        run(program, *options(tmp_path, "--steps", str(steps), "--seed", "3"))
+    said = run(program, *options(tmp_path, "--epochs", "4"))
+    assert f"continuing from {tmp_path / 'run.ckpt'}: step 5, epoch 2, batch 2" in said
+    assert tensors_of(tmp_path / "run.ckpt", artifact) == expected
+    assert "done after 12 steps" in run(program, *whole), "it trained on though all was done"
+
+
+def test_a_termination_saves_and_ends(artifact: Path, data: Data, tmp_path: Path) -> None:
+    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 10 "):
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+    assert process.returncode == 128 + signal.SIGTERM
+    steps = int(rest.split("interrupted after ")[1].split()[0])
+    assert checkpoint.load(tmp_path / "run.ckpt", manifest.read_manifest(artifact)).progress.steps == steps >= 10
+
+
+def test_kills_at_random_moments_lose_nothing_that_was_promised(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """200 processes, each writing a checkpoint a step, each killed: what was printed as written is there."""
+    draw = random.Random(0)
+    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--checkpoint-every", "1"))]
+    promised, continued, torn = 0, 0, 0
+    for _ in range(200):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(draw.uniform(0.0, 0.03))
+            process.kill()
+            said, failed = process.communicate()
+        assert failed == ""
+        for line in said.splitlines():
+            if line.startswith("continuing from"):
+                resumed = int(line.split("step ")[1].split(",")[0])
+                assert resumed >= promised, said
+                continued += 1
+            if line.startswith("checkpoint ") and line.split()[-1].isdigit():
+                promised = int(line.split()[-1])
+        torn += (tmp_path / ".run.ckpt.tmp").exists()
+    assert min(continued, torn, promised - 200) > 0, "the kills missed the checkpoints"
+    with Step.load(artifact) as step:
+        step.load_checkpoint(tmp_path / "run.ckpt")
+        assert step.steps >= promised
+    assert len(list(tmp_path.glob(".run.ckpt*"))) <= 1, "kills left files behind"
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(artifact: Path, data: Data, tmp_path: Path) -> None:
+    path = tmp_path / "run.ckpt"
+    run(artifact / "gf-train", *options(tmp_path, "--epochs", "2"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    said = run(artifact / "gf-train", *options(tmp_path, "--epochs", "2"))
+    assert f"warning: '{path}': its content does not match its checksum; use another copy; continuing from" in said
+    assert f"continuing from {path}: step 3, epoch 2, batch 0" in said
+    assert checkpoint.load(path, manifest.read_manifest(artifact)).progress.steps == 6
+
+
+def test_a_checkpoint_of_python_is_continued(artifact: Path, data: Data, tmp_path: Path) -> None:
+    with Step.load(artifact) as step:
+        step.train(data[0][:4], data[1][:4])
+        step.save_checkpoint(tmp_path / "run.ckpt")
+    said = run(artifact / "gf-train", *options(tmp_path, "--steps", "2"))
+    assert "step 1, not written by gf-train: it begins with epoch 1" in said
+    assert "done after 2 steps" in said
+
+
+def test_classes_from_idx_files(classifier: Path, tmp_path: Path) -> None:
+    """A folder as MNIST comes in: bytes, divided by 255; accuracy is counted with the trained weights."""
+    folder = classifier
+    drawn = np.random.default_rng(6)
+    x, y = drawn.integers(0, 256, (SAMPLES, 2), dtype=np.uint8), drawn.integers(0, 3, SAMPLES, dtype=np.uint8)
+    for part in ("train", "t10k"):
+        for name, values in (("images-idx3", x), ("labels-idx1", y)):
+            header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+            (tmp_path / f"{part}-{name}-ubyte").write_bytes(header + values.tobytes())
+    said = run(
+        folder / "gf-train", "--data", tmp_path, "--checkpoint", tmp_path / "run.ckpt", "--mean", "0.25", "--std", "2"
+    )
+    with Step.load(folder) as step:
+        scaled = ((x / 255.0 - 0.25) / 2).astype(np.float32)
+        train_in_python(step, (scaled, y.astype(np.int64)), epochs=1, seed=0, lr=0.05)
+        step.save_checkpoint(tmp_path / "python.ckpt")
+        logits = np.concatenate([step.predict(scaled[i : i + 4]) for i in range(0, SAMPLES, 4)])
+    found, expected = (
+        {name: np.array(value) for name, value in checkpoint.load(path, manifest.read_manifest(folder)).tensors.items()}
+        for path in (tmp_path / "run.ckpt", tmp_path / "python.ckpt")
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert f"accuracy {np.mean(logits.argmax(1) == y):.4f} on {SAMPLES} samples" in said
+
+
+ERRORS: list[tuple[list[str], int, str]] = [
+    ([], 2, "--data: is missing; see gf-train --help"),
+    (["--data", "x.npy"], 2, "--labels: is missing; --data FILE needs the targets of its samples"),
+    (["--data", "none"], 1, "--data 'none': No such file or directory; check the path"),
+    (["--data", "."], 1, "'.': has no train-images-idx3-ubyte; give a folder of idx files, or --data FILE with"
+     " --labels FILE"),
+    (["--data", "packed"], 1, "'packed/train-images-idx3-ubyte.gz': is compressed; unpack it with: gunzip -k"
+     " 'packed/train-images-idx3-ubyte.gz'"),
+    (["--data", "x.npy", "--labels", "text"], 1, "'text': neither an .npy nor an idx file; write one with numpy.save"),
+    (["--data", "x.npy", "--labels", "short.npy"], 1, "'short.npy' has 9 targets and 'x.npy' 10 samples; give files"
+     " that belong together"),
+    (["--data", "x.npy", "--labels", "x.npy"], 1, "'x.npy': targets of 2, but the step takes 3 for each sample; give"
+     " targets of that shape"),
+    (["--data", "y.npy", "--labels", "y.npy"], 1, "'y.npy': samples of 3, but the step takes 2; give samples of that"
+     " shape, or images"),
+    (["--data", "x.npy", "--labels", "cut.npy"], 1, "'cut.npy': holds 119 bytes of values, its shape 10x3 says 120;"
+     " it is truncated or damaged, use another copy"),
+    (["--data", "x.npy", "--labels", "complex.npy"], 1, "'complex.npy': holds '<c8' values; save it as uint8, int32,"
+     " int64, float32 or float64, little-endian"),
+    (["--data", "x.npy", "--labels", "fortran.npy"], 1, "'fortran.npy': lies in Fortran order; save"
+     " numpy.ascontiguousarray of it"),
+    (["--data", "nan.npy", "--labels", "y.npy"], 1, "'nan.npy': sample 3 holds NaN or Inf; repair the sample or leave"
+     " it out"),
+    (["--data", "x.npy", "--labels", "y.npy", "--lr", "fast"], 2, "--lr 'fast': must be a finite number, 0 or more"),
+    (["--data", "x.npy", "--labels", "y.npy", "--epochs", "0"], 2, "--epochs '0': must be a whole number, 1 or more"),
+    (["--data", "x.npy", "--labels", "y.npy", "--mean", "1,,2"], 2, "--mean '1,,2': must be numbers separated by"
+     " commas"),
+    (["--data", "x.npy", "--labels", "y.npy", "--mean", "1,2,3"], 2, "--mean or --std: 3 values, but the step takes 2"
+     " channels; give one, or one a channel"),
+    (["--data", "x.npy", "--labels", "y.npy", "--std", "0"], 2, "--std: must be more than 0"),
+    (["--data", "x.npy", "--labels", "y.npy", "--eval-data", "x.npy"], 2, "--eval-data and --eval-labels: give both,"
+     " or none"),
+    (["--data", "x.npy", "--labels", "y.npy", "--checkpoint-every", "2"], 2, "--checkpoint-every: goes with"
+     " --checkpoint FILE"),
+    (["--fast"], 2, "'--fast' is not an option, or lacks its value; see gf-train --help"),
+    (["train"], 2, "'train' is not an option; see gf-train --help"),
+    (["--selftest"], 1, "'linear_step/selftest.safetensors': cannot be read: No such file or directory; check the"
+     " path"),
+    (["--data", "x.npy", "--labels", "y.npy", "--checkpoint", "other.ckpt"], 1, "'other.ckpt': not a whole safetensors"
+     " file: it has no header; use another copy"),
+    (["--data", "x.npy", "--labels", "y.npy", "--lr", "1e30"], 1, "the loss is inf at step 2; the last checkpoint is as"
+     " it was; try a smaller --lr"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code", "text"), ERRORS, ids=[error[2][:40] for error in ERRORS])
+def test_errors(artifact: Path, data: Data, tmp_path: Path, words: list[str], code: int, text: str) -> None:
+    x, y = data
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "train-images-idx3-ubyte.gz").write_bytes(b"")
+    (tmp_path / "text").write_text("some words")
+    (tmp_path / "other.ckpt").write_bytes(b"")
+    np.save(tmp_path / "short.npy", y[:9])
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "y.npy").read_bytes()[:-1])
+    np.save(tmp_path / "complex.npy", y.astype(np.complex64))
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(y))
+    np.save(tmp_path / "nan.npy", np.where(np.arange(SAMPLES)[:, None] == 3, np.float32("nan"), x))
+    done = subprocess.run(
+        [artifact / "gf-train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stderr.replace(f"{tmp_path}/", "") == f"gf-train: {text}\n"
+
+
+def test_labels_out_of_range_and_other_data(classifier: Path, tmp_path: Path) -> None:
+    program = classifier / "gf-train"
+    np.save(tmp_path / "x.npy", np.ones((6, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.array([0, 1, 2, 3, 0, 0]))
+    assert "label 3 at index 3 is outside 0 to 2; the model has 3 classes, so renumber the labels" in run(
+        program, *options(tmp_path), code=1
+    )
+    np.save(tmp_path / "y.npy", np.zeros(6, np.float32))
+    assert "holds fractions, but loss 'cross_entropy' takes class numbers; save it as int64" in run(
+        program, *options(tmp_path), code=1
+    )
+    np.save(tmp_path / "y.npy", np.zeros(6, np.int32))
+    run(program, *options(tmp_path))
+    assert "was made with --seed 0; leave --seed out, or begin another checkpoint" in run(
+        program, *options(tmp_path, "--seed", "1"), code=2
+    )
+    np.save(tmp_path / "x.npy", np.ones((5, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.zeros(5, np.int32))
+    assert "was made with 6 samples" in run(program, *options(tmp_path), code=1)
+
+
+def test_help_and_version(artifact: Path) -> None:
+    assert "usage: gf-train --data DATA" in run(artifact / "gf-train", "--help")
+    assert run(artifact / "gf-train", "--version").startswith(
+        "gf-train of linear_step, compiled by gfcompile 0 for test"
+    )
