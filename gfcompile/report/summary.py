@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gfcompile.codegen.binary_check import needed_glibc
 from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
 from gfcompile.report.estimate import estimate_line, estimate_rows
 from gfcompile.report.page import (
@@ -21,7 +22,7 @@ from gfcompile.report.page import (
 from gfcompile.report.units import in_bytes
 
 LARGEST = 12
-TRAINER = "gf-train"
+LIBRARY, TRAINER = "libstep.so", "gf-train"
 
 
 def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> str:
@@ -37,7 +38,8 @@ def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> 
     ]
     if folder is not None and is_foreign:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        lines.append(f"copy to the board: {folder}/ ({in_bytes(size)})")
+        needs = needed_glibc(folder / LIBRARY)
+        lines.append(f"copy to the board: {folder}/ ({in_bytes(size)}; its system needs glibc {needs} or newer)")
         lines.append(f"    scp -r {folder} user@board:")
         if (folder / TRAINER).exists():
             lines.append(f"    ssh user@board ./{folder.name}/{TRAINER} --selftest")
