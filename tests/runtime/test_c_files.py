@@ -224,6 +224,25 @@ def test_a_foreign_checkpoint_is_refused(
     c.gf_step_destroy(step)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b'{"__metadata__": {"sha256": "", "format": "gfcompile-checkpoint-2"}}',
+        b'{"__metadata__": {"sha256": "' + b"0" * 64 + b'", "format": "gfcompile-checkpoint-1"}}',
+        b'{"__metadata__": {"format": "gfcompile-checkpoint-2", "sha256": "' + b"0" * 64 + b'"}}',
+    ],
+)
+def test_a_file_without_a_seal(build: Build, tmp_path: Path, header: bytes) -> None:
+    folder, path = build(), tmp_path / "ckpt"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress()
+    assert c.gf_step_load(step, str(path).encode(), ctypes.byref(progress)) == FORMAT
+    assert c.error() == f"'{path}': not a checkpoint of a compiled step; pass a file that gf_step_save wrote"
+    c.gf_step_destroy(step)
+
+
 def test_places_that_cannot_be_written(build: Build, tmp_path: Path) -> None:
     folder = build()
     c = C(folder / "libstep.so")
