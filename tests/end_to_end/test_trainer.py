@@ -20,6 +20,7 @@ from gfcompile.cli import main
 from gfcompile.runtime import tensorfile
 from tests.end_to_end.conftest import Artifact, small_resnet
 from tests.missing import skip_for_want
+from tests.runtime.c_interface import assert_described
 from tests.runtime.trainer import order, run
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,10 @@ def test_real_images_and_the_way_back(eval_artifact: Artifact, fashion: Path, tm
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert not torch.equal(state["fc.weight"], eval_artifact.model.state_dict()["fc.weight"])
     small_resnet().load_state_dict(state, strict=True)
+
+
+def test_a_library_describes_itself_as_its_manifest_does(artifact: Artifact) -> None:
+    assert_described(artifact.folder)
 
 
 def test_labels_a_pixel_with_dropout(tmp_path: Path) -> None:
