@@ -73,8 +73,7 @@ def linker_words(target: Target) -> str:
     """For the progress line: why the first link takes long."""
     if target.link[0] != ZIG:
         return "linking"
-    once = "a minute" if target.libc == "musl" else "10 s"
-    return f"linking (zig prepares a machine's C library once: the first time takes about {once})"
+    return "linking (the first time, zig prepares the C library of such machines)"
 
 
 def find_missing(target: Target) -> str | None:

@@ -1,8 +1,8 @@
-"""What a step takes at least on a board that is not at hand: a roofline, from published figures. Never a measurement.
+"""What a step takes on a board that is not at hand: a roofline, from published figures. Never a measurement.
 
-A kernel call cannot be faster than its arithmetic at the machine's peak, nor than its operands, each through memory
-once, at the memory's bandwidth. The larger of the two, summed over the calls of a training step, is the estimate; real
-code reaches neither limit, and what stays in a cache is not counted as such.
+A kernel call takes its arithmetic at the machine's peak, or its operands once through memory at the full bandwidth: the
+larger of the two, summed over the calls of a training step. Real code reaches neither limit; only a kernel that finds
+its operands in a cache can be faster.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def estimate_line(estimate: dict[str, Any]) -> str:
     joules = estimate["joules_a_step"]
     energy = f", {_short(joules)}J" if joules is not None else ""
     slowest = ", ".join(f"{row['layer']} {row['pass']} {_share(row, estimate)}" for row in estimate["layers"][:3])
-    least = f"at least {_short(estimate['seconds_a_step'])}s{energy} a step on {estimate['target']}"
-    return f"{KIND}: {least}; most in {slowest}"
+    time = f"about {_short(estimate['seconds_a_step'])}s{energy} a step on {estimate['target']}"
+    return f"{KIND}: {time}; most in {slowest}"
 
 
 def estimate_rows(estimate: dict[str, Any]) -> list[tuple[str, ...]]:

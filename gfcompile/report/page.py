@@ -82,7 +82,7 @@ def _estimate(estimate: dict[str, Any]) -> list[str]:
         *parts,
         table(ESTIMATE_COLUMNS, estimate_rows(estimate)),
         "A roofline: each kernel at the machine's peak, or its operands once through memory, whichever takes longer. "
-        "Real code is slower. The figures:",
+        "Real code reaches neither; only a kernel that finds its operands in a cache can be faster. The figures:",
         "\n".join(f"* {line}" for line in source_lines(estimate)),
     ]
 

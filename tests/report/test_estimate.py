@@ -99,12 +99,12 @@ def replace_target(analysis: Analysis, target: Target) -> Any:
 
 def test_it_is_always_named(report: dict[str, Any]) -> None:
     line = estimate_line(report["estimate"])
-    assert line.startswith("estimate (roofline, no measurement): at least ")
+    assert line.startswith("estimate (roofline, no measurement): about ")
     assert " a step on rpi4; most in stem.0 forward " in line
     assert line in head_text(report, None, is_foreign=True).splitlines()
     assert line in summary_text(report)
     page = render_page(report)
-    assert "## Estimate, no measurement\n\nestimate (roofline, no measurement): at least " in page
+    assert "## Estimate, no measurement\n\nestimate (roofline, no measurement): about " in page
     assert (
         "* 1 GFLOP/s float32 at most: a brochure\n* 1e+06 GB/s of memory bandwidth: a data sheet\n* 3 W: a meter"
         in page
