@@ -80,7 +80,10 @@ class Event:
 
 @dataclass
 class Step:
-    """`inputs[i]` describes the body's i-th placeholder, `outputs[i]` its i-th output."""
+    """`inputs[i]` describes the body's i-th placeholder, `outputs[i]` its i-th output.
+
+    `origins` tells of a constant that a pass computed which of the model's parameters it mainly comes from.
+    """
 
     body: fx.GraphModule
     inputs: list[Value]
@@ -90,11 +93,16 @@ class Step:
     updated_buffers: frozenset[str] = frozenset()
     layouts: dict[str, WeightLayout] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The graph in plain PyTorch. (Calling `body` would need its code generated anew after every pass.)"""
         results: tuple[Tensor, ...] = fx.Interpreter(self.body).run(*inputs)
         return results
+
+    def origin(self, value: Value) -> str | None:
+        """The parameter that an input is, or comes from."""
+        return value.name if value.role is Role.PARAMETER else self.origins.get(value.name)
 
     def placeholders(self) -> list[fx.Node]:
         return [node for node in self.body.graph.nodes if node.op == "placeholder"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,10 @@ from gfcompile.cli import main
 from gfcompile.cli.commands import make_job
 from gfcompile.cli.options import compile_parser
 from gfcompile.cli.screen import Screen
+from gfcompile.codegen.link import find_missing
 from gfcompile.optimizers import SGD, AdamW, RMSprop
+from gfcompile.targets import find_target, list_targets
+from tests.missing import skip_for_want
 from tests.models.zoo import INPUTS, ZOO
 
 SMALL = ["--input", "x".join(map(str, INPUTS["plain"]))]
@@ -148,7 +153,7 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
 
 def test_an_unknown_target_lists_the_known(capsys: Capture, model: str) -> None:
     line = error_of(capsys, model, "--target", "moon")
-    assert line.startswith("gfcompile: error: unknown target 'moon'; use one of: native, ")
+    assert line.startswith("gfcompile: error: unknown target 'moon'; use one of: cuda, jetson, ")
 
 
 def test_a_missing_file(capsys: Capture) -> None:
@@ -215,7 +220,71 @@ def test_targets(capsys: Capture) -> None:
     assert main(["targets"]) == 0
     assert "native           the machine the compiler runs on" in capsys.readouterr().out.splitlines()
     assert main(["targets", "--json"]) == 0
-    assert "native" in json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["native"] == {
+        "description": "the machine the compiler runs on",
+        "link": "cc: present",
+        "test": "this machine",
+    }
+    assert set(rows) == set(list_targets())
+
+
+def test_targets_say_what_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["targets", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["rpi4"]["link"] == "ziglang: pip install ziglang"
+    assert rows["rpi4"]["test"] == "qemu-aarch64-static: not found; apt install qemu-user-static"
+    assert rows["jetson"]["link"] == "ziglang: pip install ziglang, NVRTC and ptxas: pip install 'gfcompile[cuda]'"
+    assert rows["x86-64-v3"]["link"] == "cc: install a C compiler"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ["--target", "rpi4", "--arch", "sm_72"],
+            "--arch sm_72: target 'rpi4' has its own; --arch is for --target cuda",
+        ),
+        (["--target", "rpi4", "--linker", "ld"], "--linker 'ld': use zig or gcc"),
+        (["--target", "jetson", "--libc", "musl"], "--libc musl: target 'jetson-nano' loads the CUDA driver, which a"),
+    ],
+)
+def test_options_of_a_target(capsys: Capture, model: str, options: list[str], text: str) -> None:
+    assert error_of(capsys, model, *options, *SMALL).startswith(f"gfcompile: error: {text}")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the board's own machine can run what is verified")
+def test_verify_needs_a_target_that_runs_here(capsys: Capture, model: str) -> None:
+    assert error_of(capsys, "verify", model, "--target", "rpi4", *SMALL) == (
+        "gfcompile: error: --target rpi4: it is for aarch64, this machine is x86_64; what is verified must run here"
+    )
+
+
+def test_the_first_lines_for_a_board(capsys: Capture, model: str) -> None:
+    """What was assumed, what was filtered, what it costs: counted, and estimated by name."""
+    assert main([model, "--dry-run", "--layers", "1", "--target", "rpi4", *SMALL]) == 0
+    assumed, filtered, costs, estimate, *_ = capsys.readouterr().out.splitlines()
+    assert assumed == "input 4x3x16x16: from --input"
+    assert filtered == "filtered: 5 (3 layers trained, the rest of them exact)"
+    assert costs.startswith("costs, counted: ")
+    assert " of memory in a training step, " in costs
+    assert estimate.startswith("estimate (roofline, no measurement): at least ")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="on a board there is nothing to copy")
+def test_what_to_copy_to_the_board(capsys: Capture, model: str, tmp_path: Path) -> None:
+    missing = find_missing(find_target("rpi4"))
+    if missing is not None:
+        skip_for_want(f"the linker of target rpi4 is not installed; {missing}")
+    out = tmp_path / "pi_step"
+    assert main([model, "--layers", "1", "--target", "rpi4", "--out", str(out), *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"\ncopy to the board: {out}/ \(.*B; its system needs glibc 2.17 or newer\)\n", text)
+    assert f"\n    scp -r {out} user@board:\n" in text
+    assert text.endswith(f"artifact: {out}/  (report: {out}/report.md); it does not run on this machine\n")
 
 
 def test_passes_have_reasons(capsys: Capture) -> None:

@@ -23,12 +23,13 @@ OK, FAILED = 0, 1
 
 
 def compile(args: argparse.Namespace) -> int:
-    from gfcompile.report.summary import summary_text, usage_text
+    from gfcompile.report.summary import head_text, summary_text, usage_text
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
     from gfcompile import api
     from gfcompile.codegen.artifact import check_destination
+    from gfcompile.targets import explain_foreign
 
     machine = _machine(args)
     if args.out is not None and not args.dry_run:
@@ -46,8 +47,9 @@ def compile(args: argparse.Namespace) -> int:
         found = {"artifact": str(folder) if folder else None, "input": source, **report}
         screen.result(json.dumps(found, indent=1))
     elif not args.quiet:
-        end = usage_text(folder) if folder else "dry run: no code was generated"
-        screen.result(f"\n{summary_text(report)}\n\n{end}")
+        is_foreign = explain_foreign(machine) is not None
+        end = usage_text(folder, is_foreign) if folder else "dry run: no code was generated"
+        screen.result(f"{head_text(report, folder, is_foreign)}\n\n{summary_text(report)}\n\n{end}")
     return OK
 
 
@@ -194,10 +196,13 @@ def passes(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> int:
-    from gfcompile.targets import list_targets, read_target
+    from gfcompile.cli.needs import list_needs
 
-    rows = {name: read_target(name)[1]["description"] for name in list_targets()}
-    lines = [f"{name:<16} {text}" for name, text in rows.items()]
+    rows = list_needs()
+    lines = [
+        f"{name:<16} {row['description']}\n{'':<16} link: {row['link']}; test: {row['test']}"
+        for name, row in rows.items()
+    ]
     write(json.dumps(rows, indent=1) if args.json else "\n".join(lines), sys.stdout)
     return OK
 

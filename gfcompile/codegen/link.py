@@ -37,7 +37,7 @@ def choose_linker(target: Target, linker: str | None, libc: str | None = None) -
     if linker == "zig":
         target = replace(target, link=[ZIG, "cc"])
     elif linker == "gcc":
-        # It binds to the newest symbols of its own glibc: no floor can be promised, the report says what came out.
+        # It binds to the newest symbols of its own glibc: no floor can be promised; what came out is printed.
         is_here = target.architecture == platform.machine()
         target = replace(target, link=["gcc" if is_here else f"{target.architecture}-linux-gnu-gcc"], glibc=None)
     if libc is not None:
@@ -73,7 +73,8 @@ def linker_words(target: Target) -> str:
     """For the progress line: why the first link takes long."""
     if target.link[0] != ZIG:
         return "linking"
-    return "linking (zig prepares a machine's C library once: the first time takes about 10 s)"
+    once = "a minute" if target.libc == "musl" else "10 s"
+    return f"linking (zig prepares a machine's C library once: the first time takes about {once})"
 
 
 def find_missing(target: Target) -> str | None:

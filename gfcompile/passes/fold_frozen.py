@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from gfcompile.passes.base import Found, Pass, emit, fake_like
 from gfcompile.step import Role, Step, Value
+from gfcompile.weights import parameters_of
 
 aten = torch.ops.aten
 FILLS = {aten.full.default, aten.scalar_tensor.default}  # as good as constants, and smaller
@@ -41,6 +42,10 @@ class FoldFrozen(Pass):
                 constant = emit(graph, aten.full.default, list(value.shape), fill, dtype=value.dtype)
         else:
             constant = add_constant(step, site.name, value)
+            values = dict(zip(step.placeholders(), step.inputs, strict=True))
+            names = parameters_of(site, lambda node: step.origin(values[node]))
+            if names:
+                step.origins[values[constant].name] = names[0]
         site.replace_all_uses_with(constant)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
+from gfcompile.report.estimate import estimate_line, estimate_rows, source_lines
 from gfcompile.report.gpu import COLUMNS as GPU_COLUMNS
 from gfcompile.report.gpu import gpu_line, gpu_rows
 from gfcompile.report.units import by_x, in_bytes, in_flops
@@ -29,7 +31,7 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
         "# Compiled training step",
         f"Input {by_x(report['input_shape'])}. {_policy(report)}",
         "All numbers are *counted* from shapes, for one batch and float32; KB is 1024 bytes. Times of passes are "
-        "*measured* on the machine that compiled.",
+        "*measured* on the machine that compiled. The *estimate* is neither.",
         "## Trained layers",
         table(LAYER_COLUMNS, layer_rows(report)),
         "*forward* and *backward* are FLOPs, by equations (1), (5) and (15) of the gradient-filtering paper with its "
@@ -44,6 +46,8 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
         parts += _memory_plan(report["memory"], pictures)
     if "prefix" in report:
         parts += ["## Frozen prefix", "\n\n".join(line.strip() + "." for line in prefix_lines(report["prefix"]))]
+    if "estimate" in report:
+        parts += _estimate(report["estimate"])
     if "gpu" in report:
         parts += ["## Kernels on the GPU", f"{gpu_line(report['gpu'])}.", table(GPU_COLUMNS, gpu_rows(report["gpu"]))]
     if "passes" in report:
@@ -68,6 +72,19 @@ def _memory_plan(memory: dict[str, Any], pictures: Sequence[str]) -> list[str]:
     ]
     rows = [(row["node"], by_x(row["shape"]), in_bytes(row["bytes"]), row["reason"]) for row in _full(memory)]
     return [*parts, table(("gradient", "shape", "bytes", "why it exists"), rows) if rows else NO_FULL_GRADIENTS]
+
+
+def _estimate(estimate: dict[str, Any]) -> list[str]:
+    parts = ["## Estimate, no measurement", f"{estimate_line(estimate)}."]
+    if "none" in estimate:
+        return parts
+    return [
+        *parts,
+        table(ESTIMATE_COLUMNS, estimate_rows(estimate)),
+        "A roofline: each kernel at the machine's peak, or its operands once through memory, whichever takes longer. "
+        "Real code is slower. The figures:",
+        "\n".join(f"* {line}" for line in source_lines(estimate)),
+    ]
 
 
 def _full(memory: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from gfcompile.plan import Layer, Plan, PlannedLayer
 from gfcompile.prefix import FORMATS
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
+from gfcompile.report.estimate import make_estimate
 from gfcompile.report.gpu import make_gpu
 from gfcompile.report.memory import live_bytes, make_memory, variants
 from gfcompile.report.memory_picture import Curve, draw_memory
@@ -36,6 +37,9 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
     report["prefix"] = _prefix(analysis)
     report["loss"] = analysis.job.loss.name
     report["optimizer"] = {**analysis.job.optimizer.as_mapping(), "lr": analysis.job.lr}
+    target = analysis.scheduler.target
+    report["target"] = {"name": target.name, "description": target.description, "kind": target.kind}
+    report["estimate"] = make_estimate(analysis)
     report["kernels"] = {name: len(planned.program.functions) for name, planned in analysis.programs.items()}
     report["passes"] = [
         {

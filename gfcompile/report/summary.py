@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gfcompile.codegen.binary_check import needed_glibc
+from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
+from gfcompile.report.estimate import estimate_line, estimate_rows
 from gfcompile.report.gpu import gpu_line
 from gfcompile.report.page import (
     KEPT_COLUMNS,
@@ -20,6 +23,28 @@ from gfcompile.report.page import (
 from gfcompile.report.units import in_bytes
 
 LARGEST = 12
+LIBRARY, TRAINER = "libstep.so", "gf-train"
+
+
+def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> str:
+    """What a user wants to know first: what was filtered, what it costs, what to copy. Shapes were said before."""
+    plan, memory = report["plan"], report["memory"]
+    filtered = ", ".join(plan["filtered"]) or "none"
+    held = sum(memory["totals"].values())
+    lines = [
+        f"filtered: {filtered} ({len(plan['trained'])} layers trained, the rest of them exact)",
+        f"costs, counted: {in_bytes(held)} of memory in a training step, {in_bytes(memory['saved_bytes'])} of it kept"
+        f" for backward (exact: {in_bytes(memory['exact_saved_bytes'])})",
+        estimate_line(report["estimate"]),
+    ]
+    if folder is not None and is_foreign:
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        needs = needed_glibc(folder / LIBRARY)
+        lines.append(f"copy to the board: {folder}/ ({in_bytes(size)}; its system needs glibc {needs} or newer)")
+        lines.append(f"    scp -r {folder} user@board:")
+        if (folder / TRAINER).exists():
+            lines.append(f"    ssh user@board ./{folder.name}/{TRAINER} --selftest")
+    return "\n".join(lines)
 
 
 def summary_text(report: dict[str, Any]) -> str:
@@ -38,6 +63,10 @@ def summary_text(report: dict[str, Any]) -> str:
         parts.append(gpu_line(report["gpu"]))
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"])
+    if "estimate" in report:
+        parts.append(estimate_line(report["estimate"]))
+        if "layers" in report["estimate"]:
+            parts[-1] += "\n" + text_table(ESTIMATE_COLUMNS, estimate_rows(report["estimate"]))
     return "\n\n".join(parts)
 
 
@@ -56,8 +85,10 @@ def _memory_plan(memory: dict[str, Any]) -> list[str]:
     return parts
 
 
-def usage_text(folder: Path) -> str:
-    """Three lines of Python that use the artifact."""
+def usage_text(folder: Path, is_foreign: bool) -> str:
+    """Three lines of Python that use the artifact; elsewhere, if it is not for this machine."""
+    if is_foreign:
+        return f"artifact: {folder}/  (report: {folder}/report.md); it does not run on this machine"
     return "\n".join(
         [
             f"artifact: {folder}/  (report: {folder}/report.md)",

@@ -46,7 +46,7 @@ def _open_locked(temporary: Path) -> int:
     while True:
         file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
             if _is_at(file, temporary):
                 os.ftruncate(file, 0)
                 return file
@@ -54,6 +54,15 @@ def _open_locked(temporary: Path) -> int:
             os.close(file)
             raise
         os.close(file)  # another writer has just moved that file to its place
+
+
+def _lock(file: int) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return  # a file system without locks has to do
 
 
 def _is_at(file: int, path: Path) -> bool:

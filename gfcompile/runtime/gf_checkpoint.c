@@ -102,8 +102,9 @@ static int write_state(gf_step *step, int file, const char *header, size_t bytes
 
 /* GF_OK if the file is whole: a checkpoint of this format whose checksum is right. */
 static int check_seal(const char *path, const gf_tensorfile *file) {
-  const char *found = gf_tensorfile_word(file, "format");
-  if (!found || strcmp(found, format) != 0 || memcmp(file->map.data + 8, seal, SEAL) != 0)
+  const char *found = gf_tensorfile_word(file, "format"), *claimed = gf_tensorfile_word(file, "sha256");
+  if (!found || strcmp(found, format) != 0 || !claimed || strlen(claimed) != GF_SHA256_DIGITS ||
+      file->map.bytes < DIGITS_AT + GF_SHA256_DIGITS || memcmp(file->map.data + 8, seal, SEAL) != 0)
     return gf_fail(GF_ERROR_FORMAT, "'%s': not a checkpoint of a compiled step; pass a file that gf_step_save wrote",
                    path);
   char digits[GF_SHA256_DIGITS + 1];
@@ -247,8 +248,9 @@ static int read_progress(const char *path, const gf_tensorfile *file, gf_progres
   char *end = NULL, *lr_end = NULL;
   errno = 0;
   progress->steps = steps ? strtoll(steps, &end, 10) : -1;
+  if (errno) progress->steps = -1;
   progress->lr = lr ? strtod(lr, &lr_end) : NAN;
-  if (!end || end == steps || *end || errno || progress->steps < 0 || !lr_end || lr_end == lr || *lr_end ||
+  if (!end || end == steps || *end || progress->steps < 0 || !lr_end || lr_end == lr || *lr_end ||
       !isfinite(progress->lr) || (note && strlen(note) >= sizeof progress->note))
     return gf_fail(GF_ERROR_FORMAT, "'%s': its step count, lr or note is damaged; use another copy", path);
   snprintf(progress->note, sizeof progress->note, "%s", note ? note : "");

@@ -36,16 +36,15 @@ int gf_replacement_open(gf_replacement *r) {
     struct stat ours, there;
     r->file = open(r->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (r->file < 0) return -1;
-    if (flock(r->file, LOCK_EX | LOCK_NB) == 0 && fstat(r->file, &ours) == 0) {
-      if (stat(r->temporary, &there) == 0 && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
-        return ftruncate(r->file, 0);
-    } else {
-      int reason = errno;
+    if (flock(r->file, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) { /* a file system without locks has to do */
       close(r->file);
       r->file = -1;
-      errno = reason;
+      errno = EWOULDBLOCK;
       return -1;
     }
+    if (fstat(r->file, &ours) == 0 && stat(r->temporary, &there) == 0 && ours.st_ino == there.st_ino &&
+        ours.st_dev == there.st_dev)
+      return ftruncate(r->file, 0);
     close(r->file); /* another writer has just moved that file to its place */
   }
 }

@@ -56,7 +56,7 @@ def test_instructions_outside_the_boards_set(tmp_path: Path) -> None:
     text.write_text("\n".join([".arch armv8.6-a+crypto+fp16+fp16fml+dotprod", "code:", *later, *always, ""]))
     subprocess.run([assembler, str(text), "-o", str(tmp_path / "code.o")], check=True)
     (code,) = disassemble(tmp_path / "code.o").values()
-    assert [is_outside(*line) for line in code] == [True] * len(later) + [False] * len(always)
+    assert [is_outside(each) for each in code] == [True] * len(later) + [False] * len(always)
 
 
 def test_a_linker_that_knows_no_floor(tmp_path: Path, source: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import gfcompile
 from gfcompile.cli import main
 from gfcompile.codegen.binary_check import needed_glibc
 from gfcompile.runtime import tensorfile
@@ -58,6 +61,21 @@ def test_it_trains_as_on_x86(builds: Builds, tmp_path: Path, model: str, board: 
             assert not np.array_equal(states["board"][name], start), f"{name} was not trained"
         else:
             assert states["board"][name].tobytes() == expected.tobytes(), name
+
+
+def test_a_static_trainer_needs_nothing_on_the_board(tmp_path: Path) -> None:
+    """--libc musl: the program holds the step itself, and no C library of the board's is asked for."""
+    command, *options = emulator("rpi3")[:-2]  # without the folder of shared libraries
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    folder = gfcompile.build(
+        model, torch.zeros(2, 1, 8, 8), layers=1, target="rpi3", libc="musl", out=tmp_path / "static_step"
+    )
+    (folder / "libstep.so").unlink()
+    done = subprocess.run(
+        [command, *options, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "PASS: 5 checks"
 
 
 @each_artifact

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from gfcompile.codegen import kernels
+from gfcompile.codegen.schedules.depthwise import most_pixels
 from gfcompile.codegen.schedules.outer import choose_parts, slice_rows
-from gfcompile.codegen.schedules.tile import Tile
+from gfcompile.codegen.schedules.tile import Tile, accumulators, choose_tile
 from gfcompile.targets import Target, find_target
 from tests.codegen.test_kernels import check, nchw, normal, pack, run
 from tests.codegen.test_schedules import execute, kernel
@@ -98,3 +99,25 @@ def test_parts_keep_every_core_busy_and_the_result_in_cache() -> None:
         assert rows % (across * tile.sizes[0]) == 0
         assert ahead * across >= min(target.cores, blocks * rows // 4)
         assert blocks // ahead * 16 * (rows // across) * 4 <= 256 * 1024
+
+
+def test_cores_in_order_get_tiles_with_few_loads() -> None:
+    """A Cortex-A53 starts no load beside a multiply-add: of the tiles that leave room for loads in flight, the one with
+    the fewest loads a product; a Cortex-A72 has enough of them in any of these."""
+    in_order, out_of_order = find_target("rpi3"), find_target("rpi4")
+    assert accumulators(in_order) < accumulators(out_of_order) < in_order.registers
+    for extents in ([1, 10, 10, 64], [2, 4, 4, 320], [1, 14, 14, 80]):
+        small, large = (choose_tile(extents, 4, [2, 1, 0], target) for target in (in_order, out_of_order))
+        loads = [1 / (tile.sizes[-1] // 4) + 2 * (tile.sizes[-1] // 4) / tile.accumulators for tile in (small, large)]
+        assert small != large
+        assert loads[0] < loads[1]
+        assert small.accumulators <= accumulators(in_order)
+
+
+@pytest.mark.parametrize(("name", "taps", "pixels"), [("rpi4", 3, 13), ("rpi4", 7, 9), ("x86-64-v3", 3, 12)])
+def test_depthwise_operands_are_in_registers_too(name: str, taps: int, pixels: int) -> None:
+    """On Arm; an x86 instruction reads one of them from memory."""
+    target = find_target(name)
+    assert most_pixels(taps, target) == pixels
+    if name == "rpi4":
+        assert pixels + (pixels + taps) + taps <= target.registers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,24 @@ def write_target(path: Path, link: str) -> str:
         f'link = ["{link}"]\n[tvm]\nkind = "llvm"\nmtriple = "x86_64-linux-gnu"\nmcpu = "x86-64-v3"\n'
     )
     return str(path)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are chosen to be foreign to a PC")
+def test_a_target_that_does_not_run_here(tmp_path: Path) -> None:
+    """Told before anything is compiled."""
+    for name in ("rpi4", "jetson"):
+        assert compile_error(tmp_path / "net_step", target=name) == (
+            f"target '{name}': it is for aarch64, this machine is x86_64;"
+            " gfcompile.build(...) writes the artifact without loading it"
+        )
+
+
+def test_a_cpu_without_the_instructions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tvm.target import codegen
+
+    monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "x86-64-v2")
+    text = compile_error(tmp_path / "net_step", target="x86-64-v3")
+    assert text.startswith("target 'x86-64-v3': this machine's CPU lacks avx, avx2, fma; gfcompile.build(...) writes")
 
 
 @pytest.mark.slow

@@ -8,16 +8,19 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import gfcompile
 from gfcompile.cli import main
 from gfcompile.runtime import tensorfile
 from tests.end_to_end.conftest import Artifact, small_resnet
 from tests.missing import skip_for_want
+from tests.runtime.c_interface import assert_described
 from tests.runtime.trainer import order, run
 
 pytestmark = pytest.mark.slow
@@ -76,6 +79,34 @@ def test_real_images_and_the_way_back(eval_artifact: Artifact, fashion: Path, tm
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert not torch.equal(state["fc.weight"], eval_artifact.model.state_dict()["fc.weight"])
     small_resnet().load_state_dict(state, strict=True)
+
+
+def test_a_library_describes_itself_as_its_manifest_does(artifact: Artifact) -> None:
+    assert_described(artifact.folder)
+
+
+def test_labels_a_pixel_with_dropout(tmp_path: Path) -> None:
+    """Segmentation: targets of every pixel, some ignored, dropouts drawn by the step's number: the bits of Python."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 5, 1))
+    options: dict[str, Any] = {"layers": 2, "loss": "cross_entropy:ignore_index=255", "dropout": True}
+    random = np.random.default_rng(2)
+    x, y = random.normal(size=(SAMPLES, 3, 8, 8)).astype(np.float32), random.integers(0, 5, (SAMPLES, 8, 8))
+    y[random.random(y.shape) < 0.2] = 255
+    for name, values in (("x", x), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", values)
+    data = ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy"]
+    data += ["--eval-data", tmp_path / "x.npy", "--eval-labels", tmp_path / "y.npy"]
+    with gfcompile.compile(model, torch.zeros(4, 3, 8, 8), lr=0.1, out=tmp_path / "pixels_step", **options) as step:
+        said = run(tmp_path / "pixels_step" / "gf-train", *data, "--checkpoint", tmp_path / "run.ckpt")
+        chosen = order(0, 0, SAMPLES)
+        for part in (chosen[i : i + 4] for i in (0, 4, 8)):
+            step.train(x[part], y[part])
+        state = step.state_dict()
+        logits = np.concatenate([np.asarray(step.predict(x[i : i + 4])) for i in (0, 4, 8)])
+        step.load_checkpoint(tmp_path / "run.ckpt")
+        assert all(torch.equal(tensor, state[name]) for name, tensor in step.state_dict().items())
+    right = (logits.argmax(1) == y)[y != 255]
+    assert f"epoch 1: accuracy {right.mean():.4f} on 10 samples" in said
 
 
 def test_exports_need_no_library(eval_artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

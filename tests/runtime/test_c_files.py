@@ -18,21 +18,10 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.step import Step
 from tests.missing import skip_for_want
 
+from .c_interface import FEATURE, STATE, C, assert_described
 from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of, weights
 
 OK, ARGUMENT, FILE, FORMAT, CHECKSUM, MISMATCH = range(6)
-STATE, INPUT, OUTPUT, GRADIENT, FEATURE = range(5)
-
-
-class Value(ctypes.Structure):
-    """gf_value of gf_step.h."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p), ("role", ctypes.c_char_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("split_rank", ctypes.c_int),
-        ("split", ctypes.POINTER(ctypes.c_int64)), ("permute", ctypes.POINTER(ctypes.c_int)),
-        ("bytes", ctypes.c_size_t),
-    )  # fmt: skip
 
 
 class Progress(ctypes.Structure):
@@ -46,42 +35,10 @@ class Progress(ctypes.Structure):
     )
 
 
-class C:
-    """The functions of a library by their own names."""
-
-    def __init__(self, path: Path) -> None:
-        self._c = ctypes.CDLL(str(path))
-        self._c.gf_error.restype = ctypes.c_char_p
-        self._c.gf_step_open.restype = ctypes.c_void_p
-        self._c.gf_step_value.restype = ctypes.POINTER(Value)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._c, name)
-
-    def open(self, folder: Path) -> ctypes.c_void_p:
-        step = self._c.gf_step_open(str(folder).encode(), 1)
-        assert step, self.error()
-        return ctypes.c_void_p(step)
-
-    def error(self) -> str:
-        return str(self._c.gf_error().decode())
-
-
 def test_the_library_describes_itself_as_the_manifest_does(build: Build) -> None:
     folder = build()
-    c, manifest = C(folder / "libstep.so"), json.loads((folder / "manifest.json").read_text())
-    dtypes = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-    for kind, key in ((STATE, "state"), (INPUT, "inputs"), (OUTPUT, "outputs")):
-        assert c.gf_step_count(kind) == len(manifest[key])
-        for index, entry in enumerate(manifest[key]):
-            value = c.gf_step_value(kind, index).contents
-            assert value.name.decode() == entry["name"]
-            assert (value.shape[: value.rank], dtypes[value.dtype]) == (entry["shape"], entry["dtype"])
-            assert value.role.decode() == entry.get("role", "output")
-            if entry.get("layout"):
-                found = {"shape": value.split[: value.split_rank], "permute": value.permute[: value.split_rank]}
-                assert found == entry["layout"]
-            assert c.gf_step_find(kind, None, value.name) == index
+    assert_described(folder)
+    c = C(folder / "libstep.so")
     assert c.gf_step_find(STATE, b"optimizer", b"fc.weight") == -1
     assert not c.gf_step_value(STATE, -1)
     assert not c.gf_step_value(9, 0)
@@ -221,6 +178,25 @@ def test_a_foreign_checkpoint_is_refused(
     assert c.gf_step_load(step, str(path).encode(), ctypes.byref(progress)) == c.gf_error_code() == code
     assert c.error() == f"'{path}': {text}"
     assert progress.steps == 77
+    c.gf_step_destroy(step)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b'{"__metadata__": {"sha256": "", "format": "gfcompile-checkpoint-2"}}',
+        b'{"__metadata__": {"sha256": "' + b"0" * 64 + b'", "format": "gfcompile-checkpoint-1"}}',
+        b'{"__metadata__": {"format": "gfcompile-checkpoint-2", "sha256": "' + b"0" * 64 + b'"}}',
+    ],
+)
+def test_a_file_without_a_seal(build: Build, tmp_path: Path, header: bytes) -> None:
+    folder, path = build(), tmp_path / "ckpt"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress()
+    assert c.gf_step_load(step, str(path).encode(), ctypes.byref(progress)) == FORMAT
+    assert c.error() == f"'{path}': not a checkpoint of a compiled step; pass a file that gf_step_save wrote"
     c.gf_step_destroy(step)
 
 

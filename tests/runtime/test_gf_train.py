@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from gfcompile.runtime import checkpoint, manifest
 from gfcompile.runtime.step import Step
+from tests.missing import skip_for_want
 
 from .conftest import Build
 from .trainer import link_trainer, order, run
@@ -271,6 +273,26 @@ def test_labels_out_of_range_and_other_data(classifier: Path, tmp_path: Path) ->
     np.save(tmp_path / "x.npy", np.ones((5, 2), np.float32))
     np.save(tmp_path / "y.npy", np.zeros(5, np.int32))
     assert "was made with 6 samples" in run(program, *options(tmp_path), code=1)
+
+
+def test_under_the_sanitizers(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """Training, resuming, evaluation, and files that are cut off anywhere."""
+    try:
+        program = link_trainer(artifact, "-fsanitize=address,undefined", "-fno-sanitize-recover")
+    except AssertionError as error:
+        if "cannot find" in str(error):
+            skip_for_want("the sanitizer's library is not installed; install the compiler's sanitizer libraries")
+        raise
+    whole = (tmp_path / "y.npy").read_bytes()
+    evaluation = ["--eval-data", tmp_path / "x.npy", "--eval-labels", tmp_path / "y.npy"]
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}  # it ends with its files open
+    for cut in (None, 0, 5, 9, 10, 60, 127, 128, 200):
+        (tmp_path / "y.npy").write_bytes(whole[:cut])
+        command = [program, *map(str, options(tmp_path, "--epochs", "2", "--steps", "5", *evaluation))]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        assert done.returncode == (0 if cut is None else 1), done.stdout + done.stderr
+        assert "Sanitizer" not in done.stderr
+        assert "runtime error" not in done.stderr
 
 
 def test_help_and_version(artifact: Path) -> None:

@@ -21,18 +21,16 @@ def apply(sch: Schedule, target: Target) -> bool:
     width = vector_width(anchor, target)
     if width is None or width == 1:
         return False
-    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1, most=_most_pixels(anchor, target))
+    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1, most=most_pixels(anchor.reduce[-1], target))
     tile_rows(sch, anchor, tile, target, channels_outside=False, unroll_reduce=_UNROLLED_TAPS)
     return True
 
 
-def _most_pixels(anchor: Block, target: Target) -> int:
-    """Pixels of a tile: where operands must be loaded first, a row of its input and of the weights is in registers."""
+def most_pixels(taps: int, target: Target) -> int:
+    """Of a tile. Where operands must be loaded first, a row of its input (pixels + taps) and of the weights is in
+    registers beside the accumulators."""
     usual = accumulators(target)
-    if target.has_memory_operands:
-        return usual
-    taps = anchor.reduce[-1]
-    return min(usual, (target.registers - 2 * taps) // 2)
+    return usual if target.has_memory_operands else min(usual, (target.registers - 2 * taps) // 2)
 
 
 def is_depthwise(block: Block) -> bool:

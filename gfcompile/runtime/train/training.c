@@ -107,8 +107,7 @@ typedef struct {
 static void score_sample(const training *t, int output, int slot, score *found) {
   const gf_about *about = gf_step_about();
   const gf_value *target = t->eval.target;
-  size_t places = target->bytes / gf_step_value(GF_KIND_INPUT, 0)->shape[0];
-  places /= target->dtype == GF_INT64 ? 8 : 4;
+  size_t places = target->bytes / (size_t)t->batch / (target->dtype == GF_INT64 ? 8 : 4);
   int which = gf_step_find(GF_KIND_INPUT, "target", target->name);
   size_t classes = about->classes ? (size_t)about->classes : 1;
   const float *values = (const float *)t->outputs[output] + (size_t)slot * places * classes;
@@ -267,7 +266,7 @@ int train(gf_step *step, const options *given) {
   if (!(t.order = malloc((size_t)t.data.count * sizeof *t.order))) die(1, "no memory for the order of the samples");
   printf("batches of %d, %" PRId64 " an epoch, lr %g, seed %" PRIu64 ", %d threads\n", t.batch, t.batches,
          t.progress.lr, o.seed, gf_step_threads(step));
-  struct sigaction action = {.sa_handler = interrupt};
+  struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   t.saved_at = t.said_at = now();

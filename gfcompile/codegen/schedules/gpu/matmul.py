@@ -156,6 +156,7 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
 def _normalise(sch: Schedule, anchor: Block, product: Product, along: tuple[bool, bool]) -> None:
     """Make the block's axes m, n, k, and its operands [m, k] or [k, m], [n, k] or [k, n], and [m, n]."""
     main, sizes = anchor.rv, [int(axis.dom.extent) for axis in anchor.node.iter_vars]
+    index_dtype = str(anchor.node.iter_vars[0].dom.extent.ty.dtype)
     stages = [sch.reindex(main, ("read", 0)), sch.reindex(main, ("read", 1)), sch.reindex(main, ("write", 0))]
     node = sch.get(main)
     position = {axis.var: at for at, axis in enumerate(node.iter_vars)}
@@ -171,7 +172,7 @@ def _normalise(sch: Schedule, anchor: Block, product: Product, along: tuple[bool
         return tirx.IndexMap.from_func(
             lambda *values: [fuse(dict(zip(known, values, strict=True)), axes) for axes in order],
             ndim=len(known),
-            index_dtype="int64",
+            index_dtype=index_dtype,
         )
 
     reads = [region for region in node.reads if not region.source.same_as(node.writes[0].source)]

@@ -1,0 +1,149 @@
+"""Templates for GPUs: kernels run in the emulator, with races and bounds checked, against plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tvm import te, tirx
+
+from gfcompile.codegen import kernels
+from gfcompile.codegen.cuda.launches import cut, make_source
+from gfcompile.codegen.program import make_program
+from gfcompile.codegen.schedules import choose_schedule
+from gfcompile.codegen.schedules.gpu.matmul import TILES, choose_tile
+from gfcompile.codegen.scheduling import Scheduler, kernel_key
+from gfcompile.compiler import Job, lower_job
+from gfcompile.errors import ContractError
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+from gfcompile.targets import find_target
+from tests.cuda.emulator import EmulatorError, build
+from tests.cuda.kernels import Emulated, Plain, random_inputs
+from tests.models.zoo import ZOO
+
+NANO, ORIN = find_target("jetson-nano"), find_target("jetson-orin")
+TOLERANCE = 1e-5  # of the largest value: sums of a few thousand terms in another order
+FILTERED = Request(2, {"*": 2})
+EXACT = Request(train=("*",), exact=True, batchnorm="train")
+
+
+def kernels_of(model: str, request: Request) -> dict[str, tirx.PrimFunc]:
+    """The distinct kernels of all programs of a small network's step."""
+    job = Job(ZOO[model](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), request)
+    lowered, scheduler = lower_job(job, "cuda"), Scheduler(NANO)
+    found = {}
+    for name, module in lowered.modules.items():
+        program = make_program(name, module, lowered.steps[name], scheduler)
+        for kernel, function in program.functions.items():
+            found.setdefault(kernel_key(function), (f"k{len(found)}_{kernel[:50]}", function))
+    return dict(found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "request_"), [("grouped", FILTERED), ("separable", EXACT), ("squeeze_excite", FILTERED)]
+)
+def test_every_kernel_of_a_step(tmp_path: Path, model: str, request_: Request) -> None:
+    functions = kernels_of(model, request_)
+    assert len(functions) > 30
+    compare(functions, Emulated(functions, NANO, tmp_path))
+
+
+def compare(functions: dict[str, tirx.PrimFunc], emulated: Emulated) -> None:
+    plain = Plain(functions)
+    for name, function in functions.items():
+        inputs = random_inputs(function)
+        for found, expected in zip(emulated.run(name, inputs), plain.run(name, inputs), strict=True):
+            assert found.dtype == expected.dtype
+            scale = np.abs(expected).max(initial=0, where=np.isfinite(expected)) if expected.size else 0
+            np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * max(float(scale), 1e-3), err_msg=name)
+
+
+def kernel(make: object, *shapes: tuple[int, ...]) -> tirx.PrimFunc:
+    tensors = [te.placeholder(shape, "float32", f"t{index}") for index, shape in enumerate(shapes)]
+    return te.create_prim_func([*tensors, make(*tensors)])  # type: ignore[operator]
+
+
+PRODUCTS = {
+    "whole_tiles": kernel(
+        lambda x, w: kernels.conv2d(x, w, (1, 1), (1, 1), (1, 1), 1), (2, 16, 16, 32), (4, 3, 3, 32, 16)
+    ),
+    "left_over_rows_and_columns": kernel(
+        lambda x, w: kernels.conv2d(x, w, (2, 2), (3, 3), (1, 1), 1), (1, 15, 13, 3), (3, 7, 7, 3, 8)
+    ),
+    "dilated": kernel(lambda x, w: kernels.conv2d(x, w, (1, 1), (2, 2), (2, 2), 1), (1, 9, 9, 8), (1, 3, 3, 8, 16)),
+    "turned": kernel(lambda a, b: kernels.matmul(a, b, False, True), (7, 200), (130, 200)),
+    "both_turned": kernel(lambda a, b: kernels.matmul(a, b, True, True), (100, 33), (65, 100)),
+    "input_gradient": kernel(
+        lambda gy, w: kernels.conv2d_input_grad(gy, w, (14, 14), (2, 2), (1, 1), (1, 1), 1),
+        (2, 7, 7, 32),
+        (2, 3, 3, 16, 16),
+    ),
+    "weight_gradient": kernel(
+        lambda gy, x: kernels.conv2d_weight_grad(gy, x, (3, 3), (1, 1), (1, 1), (1, 1), 1, 16),
+        (2, 8, 8, 32),
+        (2, 8, 8, 12),
+    ),
+}
+
+
+@pytest.mark.parametrize("target", [NANO, ORIN], ids=lambda target: target.name)
+def test_products(tmp_path: Path, target: object) -> None:
+    """In tiles of shared memory, chosen for one multiprocessor and for sixteen."""
+    emulated = Emulated(PRODUCTS, target, tmp_path)  # type: ignore[arg-type]
+    assert set(emulated.rules.values()) == {"matmul"}
+    assert emulated.source.count("__shared__") == 2 * len(PRODUCTS)
+    compare(PRODUCTS, emulated)
+
+
+@pytest.mark.parametrize("barrier", [0, 1])
+def test_a_removed_barrier_is_caught(tmp_path: Path, barrier: int) -> None:
+    function = PRODUCTS["whole_tiles"]
+    emulated = Emulated({"conv": function}, NANO, tmp_path)
+    parts = emulated.source.split("__syncthreads();")
+    assert len(parts) == 3
+    careless = "".join(text if at == barrier else text + "__syncthreads();" for at, text in enumerate(parts[:-1]))
+    emulated.library = build(careless + parts[-1], tmp_path / "careless.so", race_check=True)
+    with pytest.raises(EmulatorError, match="race"):
+        emulated.run("conv", random_inputs(function))
+
+
+def test_rows_in_order() -> None:
+    """A function that comes with its loops has a block of one thread for each turn of the parallel one."""
+    rule, scheduled = choose_schedule(kernels.put(5, 7, 3, "float32", True), NANO)
+    assert rule == "none"
+    _, launches = make_source({"put": (scheduled, True)}, NANO)
+    (launch,) = launches["put"]
+    assert (launch.grid, launch.block) == ((5, 1, 1), (1, 1, 1))
+
+
+def test_put_adds_equal_indices_in_order(tmp_path: Path) -> None:
+    function = kernels.put(3, 4, 6, "float32", True)
+    emulated = Emulated({"put": function}, NANO, tmp_path)
+    base, values = np.zeros((3, 4), "float32"), np.arange(18, dtype="float32").reshape(3, 6)
+    index = np.array([[0, 0, 1, 3, 3, 3]] * 3)
+    expected = base.copy()
+    for row in range(3):
+        np.add.at(expected[row], index[row], values[row])
+    np.testing.assert_array_equal(emulated.run("put", [base, index, values])[-1], expected)
+
+
+def test_tiles_fit_what_there_is() -> None:
+    assert choose_tile(4096, 512, 1) == TILES[0]
+    assert choose_tile(4096, 24, 1).columns == 32
+    assert choose_tile(2, 1000, 1).rows == 4
+    many = choose_tile(128, 128, 16)  # four tiles of 64 would leave most multiprocessors idle
+    assert -(-128 // many.rows) * -(-128 // many.columns) >= 32
+
+
+def test_shared_memory_ends_with_its_launch() -> None:
+    scheduled = choose_schedule(PRODUCTS["whole_tiles"], NANO)[1]
+    root = scheduled.body.block
+    twice = tirx.SeqStmt([root.body, root.body])
+    block = type(root)([], [], [], "root", twice, alloc_buffers=root.alloc_buffers)
+    function = tirx.PrimFunc(scheduled.params, type(scheduled.body)([], True, block), attrs=scheduled.attrs)
+    with pytest.raises(ContractError, match=r"' \((shared|local) memory\) lives through two launches"):
+        cut(function)
