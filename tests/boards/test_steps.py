@@ -14,7 +14,8 @@ import pytest
 from gfcompile.codegen.binary_check import needed_glibc, needed_symbols
 from gfcompile.codegen.link import link_executable
 from gfcompile.targets import find_target
-from tests.boards.conftest import BOARDS, MODELS, RATE, STEPS, Builds, emulator
+from tests.artifacts import BOARDS, MODELS, RATE, STEPS, Builds
+from tests.boards.conftest import emulator
 from tests.boards.disassembly import count_products, count_spills, disassemble, inner_loops, is_outside, needed_versions
 from tests.tolerances import TRAINING_STEPS, assert_near
 

@@ -15,7 +15,8 @@ import gfcompile
 from gfcompile.cli import main
 from gfcompile.codegen.binary_check import needed_glibc
 from gfcompile.runtime import tensorfile
-from tests.boards.conftest import BOARDS, MODELS, STEPS, Builds, emulator, make_model
+from tests.artifacts import BOARDS, MODELS, STEPS, Builds, make_model
+from tests.boards.conftest import emulator
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def test_it_trains_as_on_x86(builds: Builds, tmp_path: Path, model: str, board: 
     _, x, y = make_model(model)
     states = {}
     for name, artifact, command in (
-        ("here", builds.folder / f"{model}_native", []),
+        ("here", builds.artifact(model, "native"), []),
         ("board", folder, run),
     ):
         place = tmp_path / name
