@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gfcompile.codegen import artifact
+from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.link import choose_linker, require_linker
 from gfcompile.compiler import Job, analyse
 from gfcompile.dumps import Dumps
@@ -176,6 +177,8 @@ def compile_job(
 ) -> Path:
     """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
     require_linker(target)
+    if target.kind == "cuda":
+        _require_cuda(target, debug)
     artifact.check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
     analysis = analyse(job, dumps.observe, progress, target)
@@ -183,6 +186,17 @@ def compile_job(
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
     return folder
+
+
+def _require_cuda(target: Target, debug: bool) -> None:
+    """Refuse early what could not be built after minutes of analysis."""
+    missing = packages.find_missing()
+    if missing is not None:
+        raise UserError(f"target '{target.name}': NVIDIA's compilers are not installed; {missing}")
+    if debug:
+        raise UserError(
+            f"--debug: guards are for steps on a CPU, and target '{target.name}' has a GPU; use --target native"
+        )
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> CompiledStep:

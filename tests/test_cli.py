@@ -232,6 +232,7 @@ def test_targets(capsys: Capture) -> None:
 def test_targets_say_what_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gfcompile.codegen.cuda.packages._locate", lambda file: None)
     assert main(["targets", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows["rpi4"]["link"] == "ziglang: pip install ziglang"

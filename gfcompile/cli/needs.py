@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import shutil
 from typing import Any
 
+from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.link import find_missing
 from gfcompile.targets import list_targets, read_target
 from gfcompile.targets.spec import Target
 
-CUDA_PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cuda_nvcc")
 HERE = "host"
 
 
@@ -27,8 +26,7 @@ def _needs(fields: dict[str, Any]) -> dict[str, str]:
     probe = Target("", "", {"mtriple": architecture}, 1, 1, 1, 1, fields["link"])
     link = [_state(fields["link"][0], find_missing(probe))]
     if fields.get("kind") == "cuda":
-        missing = None if all(map(_is_installed, CUDA_PACKAGES)) else "pip install 'gfcompile[cuda]'"
-        link.append(_state("NVRTC and ptxas", missing))
+        link.append(_state("NVRTC and ptxas", packages.find_missing()))
     return {"description": fields["description"], "link": ", ".join(link), "test": _tester(fields, architecture)}
 
 
@@ -45,10 +43,3 @@ def _tester(fields: dict[str, Any], architecture: str) -> str:
 
 def _state(what: str, missing: str | None) -> str:
     return f"{what}: {missing or 'present'}"
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package above it
-        return False

@@ -167,7 +167,7 @@ def write_sources(
 def describe_step(analysis: Analysis, name: str) -> Description:
     """What the driver's tables and the manifest are both made of; `name` is the artifact's."""
     job, state = analysis.job, analysis.state
-    roles = {entry.role for entry in describe(analysis.steps, state.entries).inputs}
+    roles = {value.role for value in analysis.steps["train"].inputs}
     about = About(
         name=name,
         target=analysis.scheduler.target.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -98,13 +99,18 @@ def make_source(
         start, _, finish = tirx.get_tir_pipeline("default")
         ((found, device),) = split_host_device_mods(start(bound))[1].items()
         device = finish()(device)
-        source = tvm.get_global_func("target.build.cuda")(device, found).inspect_source()
+        source = _with_masks(tvm.get_global_func("target.build.cuda")(device, found).inspect_source())
     kernels = {str(function.attrs["global_symbol"]): function for function in device.functions.values()}
     launches: dict[str, list[Launch]] = {symbol: [] for symbol in functions}
     for name in module:
         launch = _read_launch(f"{name}_kernel", kernels)
         launches[name.rpartition("_")[0]].append(launch)
     return source, launches
+
+
+def _with_masks(source: str) -> str:
+    """TVM's preamble takes the lanes' mask off shuffles below sm_70; PTX without it would not run on anything later."""
+    return re.sub(r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ < 700\)\n.*?#endif\n", "", source, flags=re.DOTALL)
 
 
 def device_target(target: Target) -> tvm.target.Target:

@@ -16,17 +16,26 @@ _PACKAGES = {
 _REMEDY = "pip install 'gfcompile[cuda]'"
 
 
+def find_missing() -> str | None:
+    """What to install before anything can be compiled for a GPU; None if it is there."""
+    return None if all(_locate(file) for file in _PACKAGES) else _REMEDY
+
+
 def find(file: str) -> Path:
     """The installed file of this name, one of those above."""
-    package = _PACKAGES[file]
-    try:
-        found = [entry for entry in files(package) or () if f"/{entry}".endswith(f"/{file}")]
-    except PackageNotFoundError as error:
-        raise UserError(f"CUDA targets need '{package}', which is not installed; {_REMEDY}") from error
-    path = Path(str(found[0].locate())) if found else None
-    if path is None or not path.is_file():
-        raise UserError(f"CUDA targets need '{file}' of '{package}', which is not there; {_REMEDY}")
+    path = _locate(file)
+    if path is None:
+        raise UserError(f"CUDA targets need '{file}' of '{_PACKAGES[file]}', which is not installed; {_REMEDY}")
     return path
+
+
+def _locate(file: str) -> Path | None:
+    try:
+        found = [entry for entry in files(_PACKAGES[file]) or () if f"/{entry}".endswith(f"/{file}")]
+    except PackageNotFoundError:
+        return None
+    path = Path(str(found[0].locate())) if found else None
+    return path if path is not None and path.is_file() else None
 
 
 def find_headers() -> list[Path]:

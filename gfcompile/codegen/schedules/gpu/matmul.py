@@ -134,8 +134,8 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     n_block, n_thread, n_own = sch.split(n, [None, tile.columns // tile.wide, tile.wide])
     k_outer, k_inner = sch.split(k, [None, tile.depth])
     sch.reorder(m_block, n_block, m_thread, n_thread, k_outer, k_inner, m_own, n_own)
-    sch.bind(n_block, "blockIdx.x")
-    sch.bind(m_block, "blockIdx.y")
+    sch.bind(m_block, "blockIdx.x")  # of a large batch there are more than the 65535 blocks that y and z can have
+    sch.bind(n_block, "blockIdx.y")
     sch.bind(n_thread, "threadIdx.x")
     sch.bind(m_thread, "threadIdx.y")
     for loop in (k_inner, m_own, n_own):
