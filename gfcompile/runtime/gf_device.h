@@ -25,6 +25,7 @@ int gf_device_upload(void *to, const void *from_host, size_t bytes);
 int gf_device_download(void *to_host, const void *from, size_t bytes);
 int gf_device_copy(void *to, const void *from, size_t bytes);
 int gf_device_finish(void);
+void gf_device_abandon(void); /* after a failure: waits too, so that nothing is written later, but has no text */
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

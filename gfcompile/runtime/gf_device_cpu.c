@@ -19,3 +19,4 @@ int gf_device_copy(void *to, const void *from, size_t bytes) {
 int gf_device_upload(void *to, const void *from_host, size_t bytes) { return gf_device_copy(to, from_host, bytes); }
 int gf_device_download(void *to_host, const void *from, size_t bytes) { return gf_device_copy(to_host, from, bytes); }
 int gf_device_finish(void) { return 0; }
+void gf_device_abandon(void) {}

@@ -166,6 +166,9 @@ static int load_module(void) {
   for (; image; image = next_image(image)) { /* an older driver may take the PTX where it does not know the cubin */
     code = cu.cuModuleLoadData(&gpu.module, image->data);
     if (code == CUDA_SUCCESS) return GF_OK;
+    if (code == OUT_OF_MEMORY) {
+      return gf_fail(GF_ERROR_MEMORY, "the device '%s' has no memory for the step's kernels; free some", gpu.name);
+    }
   }
   gpu.module = NULL;
   return gf_fail(GF_ERROR_DEVICE, "the driver (CUDA %d.%d) of device '%s' (sm_%d) does not take this step's kernels:"
@@ -289,6 +292,11 @@ int gf_device_finish(void) {
   }
   return gf_fail(GF_ERROR_KERNEL, "a kernel failed on the device: %s; the last one queued was '%s'; run again with"
                  " GF_CUDA_BLOCKING=1 to learn which", name_error(code), gf_cuda_kernels[last]);
+}
+
+void gf_device_abandon(void) {
+  cu.cuStreamSynchronize(gpu.stream);
+  gpu.last_launched = -1;
 }
 
 int gf_cuda_launch(int kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

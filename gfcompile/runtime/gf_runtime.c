@@ -210,7 +210,8 @@ static int begin(gf_step *step, const void *const *inputs, const char *call) {
 
 /* Waits for the device, which may have failed at any kernel. */
 static int end(gf_step *step, int code, float *loss, const char *call) {
-  if (!code) code = gf_device_finish();
+  if (code) gf_device_abandon();
+  else code = gf_device_finish();
   if (loss) *loss = step->doors.host_loss[0];
   gf_pool_leave();
   pthread_mutex_unlock(&library);

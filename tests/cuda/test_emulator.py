@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +111,16 @@ def test_what_tvm_emits(compile_kernels: Compile) -> None:
     np.testing.assert_allclose(out, np.exp(np.maximum(x @ y, 0)), rtol=1e-5)
     launch(library, "row_kernel", (64,), (blocks["row_kernel"],), [x, sums])
     np.testing.assert_allclose(sums, x.sum(1), atol=1e-5)
+
+    begin, end = next(kernel.body for kernel in find_kernels(source) if kernel.name == "product_kernel")
+    barriers = [match.start() for match in re.finditer(r"__syncthreads\(\);", source) if begin < match.start() < end]
+    assert barriers
+    for at in barriers:
+        broken = compile_kernels(source[:at] + source[at + len("__syncthreads();") :])
+        with pytest.raises(
+            EmulatorError, match=r"kernel 'product_kernel', block .*: race: .*: shared array '\w+' \+\d"
+        ):
+            launch(broken, "product_kernel", (2,), (8, blocks["product_kernel"] // 8), [x, y, out])
 
 
 def test_shuffles_stay_in_their_groups(compile_kernels: Compile) -> None:

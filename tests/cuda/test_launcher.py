@@ -2,102 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gfcompile.codegen.link import RUNTIME, runtime_sources
-from tests.cuda.emulator import build, build_driver, driver_environment
-from tests.cuda.images import write_cubin, write_ptx, write_table
+from tests.cuda.emulator import driver_environment
+from tests.cuda.images import write_cubin, write_ptx
+from tests.cuda.linear_board import AARCH64, CUBIN, KERNELS, PTX, X86, Board, Machine
 from tests.missing import skip_for_want
 
-HERE = Path(__file__).parent
-EXTENTS = {"forward": [512, 256, 16, 128], "loss": [128, 128, 4], "backward": [512, 128, 128, 4, 256, 16]}
-KERNELS = (*EXTENTS, "update")
-CUBIN, PTX = (53, write_cubin(53, KERNELS)), (53, write_ptx(53, KERNELS))
-FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-DGF_FEATURES")
 TRAIN = ["upload 512", "upload 128", "upload 4", *["launch"] * 5, "download 4", "cuStreamSynchronize"]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A compiler's prefix and what runs its programs."""
-
-    prefix: str
-    emulator: tuple[str, ...] = ()
-
-    def require(self) -> None:
-        for tool in (f"{self.prefix}gcc", f"{self.prefix}g++", *self.emulator[:1]):
-            if not shutil.which(tool):
-                skip_for_want(f"'{tool}' is not installed; apt install g++-aarch64-linux-gnu qemu-user-static")
-
-
-X86 = Machine("")
-AARCH64 = Machine("aarch64-linux-gnu-", ("qemu-aarch64-static", "-cpu", "cortex-a57", "-L", "/usr/aarch64-linux-gnu"))
-
-
-class Board:
-    """A machine with the stand-in driver, and programs for it."""
-
-    def __init__(self, machine: Machine, folder: Path) -> None:
-        machine.require()
-        self.machine, self.folder = machine, folder
-        self.driver = build_driver(folder / "driver", f"{machine.prefix}gcc")
-        source = (HERE / "linear_step.cu").read_text()
-        compiler = f"{machine.prefix}g++"
-        self.kernels = build(source, folder / "kernels.so", race_check=True, compiler=compiler, extents=EXTENTS)
-        self._programs: dict[tuple[object, ...], Path] = {}
-        self._objects = folder / "objects"
-        self._objects.mkdir()
-        sources = [HERE / "run_step.c", *runtime_sources("cuda")]
-        self._compile("-c", *map(str, sources), folder=self._objects)
-
-    def _compile(self, *arguments: str, folder: Path) -> None:
-        subprocess.run([f"{self.machine.prefix}gcc", *FLAGS, f"-I{RUNTIME}", *arguments], cwd=folder, check=True)
-
-    def program(self, images: Sequence[tuple[int, bytes]], *defines: str) -> Path:
-        """run_step.c with the runtime and linear_step.c, whose modules are these images."""
-        key = (tuple(images), defines)
-        if key not in self._programs:
-            place = self.folder / f"program_{len(self._programs)}"
-            place.mkdir()
-            (place / "images.inc").write_text(write_table(images))
-            options = [*(f"-D{name}" for name in defines), f"-I{place}", str(HERE / "linear_step.c")]
-            objects = [str(path) for path in self._objects.iterdir()]
-            self._compile(*options, *objects, "-lm", "-ldl", "-o", "run", folder=place)
-            self._programs[key] = place / "run"
-        return self._programs[key]
-
-    def run(
-        self,
-        *calls: str,
-        images: Sequence[tuple[int, bytes]] = (CUBIN, PTX),
-        defines: Sequence[str] = (),
-        environment: dict[str, str] | None = None,
-        **settings: object,
-    ) -> list[str]:
-        """The lines that the program prints; then those on its standard error."""
-        program = self.program(images, *defines)
-        variables = driver_environment(self.driver, self.kernels, **settings) if environment is None else environment
-        run = list(self.machine.emulator)
-        if run:
-            run += [option for name, value in variables.items() for option in ("-E", f"{name}={value}")]
-        done = subprocess.run(
-            [*run, str(program), *calls],
-            env={**os.environ, **({} if self.machine.emulator else variables)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-        return [*done.stdout.splitlines(), *done.stderr.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +200,11 @@ SMALL_PRINT = "free memory or compile a smaller batch"
             "the device gives no stream: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
         ),
         (
+            {"fail": "cuModuleLoadData=2", "name": "Nano"},
+            [CUBIN, PTX],
+            "the device 'Nano' has no memory for the step's kernels; free some",
+        ),
+        (
             {"fail": "cuMemAlloc_v2=2@1"},
             [CUBIN],
             "cannot allocate 512 bytes for the arena on device 'stand-in', which has 1073741824 of 1073741824 left; "
@@ -315,7 +238,7 @@ def test_a_step_that_cannot_be_created(
     board: Board, tmp_path: Path, settings: dict[str, object], images: list[tuple[int, bytes]], text: str
 ) -> None:
     log = tmp_path / "log"
-    code = MEMORY if text.startswith("cannot allocate") else DEVICE
+    code = MEMORY if SMALL_PRINT in text or "has no memory" in text else DEVICE
     assert board.run("create", images=images, log=log, **settings) == [failed("create", text, code)]
     if log.exists():
         assert read_log(log)[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
@@ -408,6 +331,14 @@ def test_a_failed_kernel_can_be_found(board: Board) -> None:
 )
 def test_a_call_that_fails(board: Board, call: str, fail: str, text: str) -> None:
     assert board.run("create", call, fail=fail) == [failed(call, text)]
+
+
+def test_a_failed_call_leaves_nothing_in_the_queue(board: Board, tmp_path: Path) -> None:
+    """A result that is still to be copied to the caller would be written into memory that may be gone."""
+    log = tmp_path / "log"
+    board.run("create", "gradients", "destroy", fail="cuMemcpyDtoHAsync_v2=1@2", log=log)
+    calls = read_log(log)
+    assert calls[calls.index("download 256") + 1] == "cuStreamSynchronize"
 
 
 def test_the_small_images_are_what_they_seem(tmp_path: Path) -> None:

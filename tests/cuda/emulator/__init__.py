@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+from tests.missing import skip_for_want
 
 from .source import translate
 
@@ -25,6 +28,7 @@ CHECKED = (
     "-fsanitize=thread", "-fno-store-merging", "-fno-tree-loop-distribute-patterns",
     "-fno-optimize-sibling-calls", "--param=tsan-instrument-func-entry-exit=0",
 )  # fmt: skip
+PACKAGES = dict.fromkeys(("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++"), "g++-aarch64-linux-gnu")
 PARTS = ("blocks.cpp", "fiber.cpp", "memory.cpp", "race.cpp")
 
 
@@ -125,6 +129,8 @@ def _machine(compiler: str) -> tuple[str, ...]:
 
 
 def _run(command: Sequence[str]) -> None:
+    if not shutil.which(command[0]):
+        skip_for_want(f"'{command[0]}' is not installed; apt install {PACKAGES.get(command[0], 'g++')}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
