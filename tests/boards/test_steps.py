@@ -61,7 +61,7 @@ def test_every_product_is_neon(builds: Builds, model: str, board: str) -> None:
         for name, code in products.items()
         if "conv2d" in name and "winograd" not in name  # its transforms of 6x6 values cannot stay in 32 registers
         for loop in inner_loops(code)
-        if count_spills(loop) > count_products(loop) // 10
+        if 0 < count_products(loop) < 10 * count_spills(loop)  # a padding loop stores zeros to a buffer on the stack
     ]
     assert crowded == []
     outside = {name: each for name, code in functions.items() for each in code if is_outside(each)}
