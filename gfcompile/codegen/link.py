@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import platform
 import shutil
@@ -9,14 +10,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from gfcompile.codegen.binary_check import check_glibc
+from gfcompile.codegen.compiled import compile_once
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wl,--no-undefined", "-Wl,-z,noexecstack")
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
+LINKING = ("-Wl,--no-undefined", "-Wl,-z,noexecstack")
+_LINKER_FLAGS = ("-Wl,", "-L", "-l", "-shared")
+_KNOWN_FLAGS = {"-DGF_FEATURES", "-g"}
 # The runtime's C is in every library, but for what only one kind of machine has.
 ONLY = {"gf_device_cpu.c": "cpu", "gf_device_cuda.c": "cuda"}
 ZIG = "ziglang"  # the package on PyPI: a C compiler for every machine, with every version of glibc
@@ -97,23 +103,39 @@ def require_linker(target: Target) -> None:
 
 def _link(inputs: Sequence[Path], output: Path, target: Target, flags: Sequence[str], static: bool) -> None:
     require_linker(target)
-    command = [
-        *_compiler(target, static),
-        *FLAGS,
-        *flags,
-        f"-I{RUNTIME}",
-        *(str(path) for path in inputs),
-        "-lm",
-        *(["-ldl"] if target.kind == "cuda" else []),  # the driver is looked for when the library runs
-        "-o",
-        str(output),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in said if "error" in line), (said or [f"exit code {done.returncode}"])[-1])
+    compiler = _compiler(target, static)
+    try:
+        command = [*compiler, *FLAGS, *LINKING, *flags, f"-I{RUNTIME}"]
+        command += [*map(str, _compiled(inputs, compiler, flags)), "-lm", "-o", str(output)]
+        subprocess.run(command, capture_output=True, text=True, check=True)
+    except subprocess.CalledProcessError as error:
+        said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line), (said or [f"exit code {error.returncode}"])[-1])
         remedy = "; set ZIG_GLOBAL_CACHE_DIR to a folder that can be written" if "cache dir" in reason else ""
-        raise UserError(f"target '{target.name}': '{target.link[0]}' could not link the step ({reason}){remedy}")
+        problem = f"'{target.link[0]}' could not link the step ({reason}){remedy}"
+        raise UserError(f"target '{target.name}': {problem}") from error
+
+
+def _compiled(inputs: Sequence[Path], compiler: Sequence[str], flags: Sequence[str]) -> list[Path]:
+    """The inputs, the runtime's C replaced by its objects. Options that we do not give ourselves compile it anew."""
+    own = [path for path in inputs if path.suffix == ".c" and RUNTIME in path.parents]
+    rest = [path for path in inputs if path not in own]
+    for_c = [flag for flag in flags if not flag.startswith(_LINKER_FLAGS)]
+    if not own or not set(for_c) <= _KNOWN_FLAGS:
+        return list(inputs)
+    command = [*compiler, *FLAGS, *for_c, f"-I{RUNTIME}"]
+    try:
+        return [*rest, *compile_once(command, _identity(tuple(compiler)), own, sorted(RUNTIME.rglob("*.h")))]
+    except OSError:
+        return list(inputs)  # no cache can be written: everything is compiled each time
+
+
+@cache
+def _identity(compiler: tuple[str, ...]) -> str:
+    """Which compiler it is, with its version: another one's objects are not used."""
+    if ZIG in compiler:
+        return importlib.metadata.version(ZIG)
+    return subprocess.run([compiler[0], "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def _compiler(target: Target, static: bool) -> list[str]:
