@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,16 @@ def check_destination(out: Path) -> None:
         raise UserError(f"--out {out}: cannot write there ({error.strerror}); choose another folder") from error
 
 
+@contextlib.contextmanager
+def _full_disk_is_named(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f"--out {out}: cannot write there ({error.strerror}); choose another folder") from error
+
+
 def build(
     analysis: Analysis,
     out: Path,
@@ -99,7 +111,7 @@ def build(
     A `debug` library watches its memory and takes more of it; the report stays that of the step without.
     """
     check_destination(out)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+    with _full_disk_is_named(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         folder = Path(scratch) / out.name
         folder.mkdir()
         sources = write_sources(analysis, Path(scratch) / "sources", progress, debug, timed, out.name)
@@ -215,6 +227,8 @@ def _link_trainer(sources: Sources, folder: Path, target: Target, flags: Sequenc
 def _write_tensors(analysis: Analysis, folder: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in analysis.original.items()}, folder / WEIGHTS)
     save_file(analysis.state.constants, folder / CONSTANTS)
+    for name in (WEIGHTS, CONSTANTS):  # safetensors lets their owner alone read them
+        shutil.copymode(folder / SELFTEST, folder / name)
 
 
 def _write_wrapper(folder: Path, modules: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +73,17 @@ class KernelBuilder:
             check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
             module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias=symbol not in self._in_place)})
             path = folder / f"{symbol}.o"
-            tirx.build(module, target, pipeline=PIPELINE).write_to_file(str(path), "o")
+            write_object(tirx.build(module, target, pipeline=PIPELINE), path)
             objects.append(path)
         progress(len(self.functions), len(self.functions), "")
         return Kernels(self.symbols, objects, scratch, None)
+
+
+def write_object(module: tvm.runtime.Module, path: Path) -> None:
+    """Through memory: LLVM ends the whole process where a file cannot be written, as on a full disk."""
+    with os.fdopen(os.memfd_create(path.name), "rb") as memory:
+        module.write_to_file(f"/proc/self/fd/{memory.fileno()}", "o")
+        path.write_bytes(memory.read())
 
 
 def check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:

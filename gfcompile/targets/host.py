@@ -7,6 +7,8 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.errors import UserError
+
 if TYPE_CHECKING:
     from gfcompile.targets.spec import Target
 
@@ -69,3 +71,14 @@ def explain_foreign(target: Target) -> str | None:
     )
     missing = sorted(wanted - present)
     return f"this machine's CPU lacks {', '.join(missing)}" if missing else None
+
+
+def check_cpu(path: Path, options: dict[str, Any]) -> None:
+    """LLVM would compile for a generic CPU in place of one that it does not know."""
+    import tvm
+    from tvm.target import codegen
+
+    asked = {key: value for key, value in options.items() if key not in ("mcpu", "mattr")}
+    known = sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target(asked))))
+    if options["mcpu"] not in known:
+        raise UserError(f"{path}: tvm.mcpu is '{options['mcpu']}'; give one of: {', '.join(known)}")

@@ -61,6 +61,10 @@ def _is_version(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"2\.\d+", value) is not None
 
 
+def _is_triple(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"host|(x86_64|aarch64)-[\w-]+", value) is not None
+
+
 TARGET = {
     "description": TEXT,
     "kind": _one_of("cpu", "cuda"),
@@ -79,7 +83,7 @@ TARGET = {
 }
 TVM = {
     "kind": _one_of("llvm", required=True),
-    "mtriple": TEXT,
+    "mtriple": Field(_is_triple, 'a triple of x86_64 or aarch64, as in "aarch64-linux-gnu", or "host"'),
     "mcpu": TEXT,
     "mattr": Field(
         lambda value: isinstance(value, list) and all(map(_is_text, value)), 'a list, as in ["+neon"]', required=False

@@ -8,7 +8,7 @@ from typing import Any
 
 from gfcompile.errors import UserError
 from gfcompile.targets.gpu import ARCHS, Gpu, make_gpu
-from gfcompile.targets.host import fill_from_host
+from gfcompile.targets.host import check_cpu, fill_from_host
 from gfcompile.targets.schema import ALIAS, OPTION, read_fields
 
 _FOLDER = Path(__file__).parent
@@ -78,6 +78,8 @@ def find_target(name: str, arch: str | None = None) -> Target:
     if arch is not None and (gpu is None or fields["gpu"]["arch"] != OPTION):
         raise UserError(f"--arch {arch}: target '{path.stem}' has its own; --arch is for --target cuda")
     fields = fill_from_host(fields)
+    if name.endswith(".toml"):
+        check_cpu(path, fields["tvm"])
     figures = {name: Figure(float(each["value"]), each["source"]) for name, each in fields.get("machine", {}).items()}
     return Target(
         name=path.stem,

@@ -105,18 +105,48 @@ def test_an_interrupted_run_ends_in_the_same_bits(artifact: Path, data: Data, tm
     assert "done after 12 steps" in run(program, *whole), "it trained on though all was done"
 
 
-def test_a_termination_saves_and_ends(artifact: Path, data: Data, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_termination_saves_and_ends(sent: signal.Signals, artifact: Path, data: Data, tmp_path: Path) -> None:
     command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("step 10 "):
                 break
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(sent)
         rest = process.stdout.read()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + sent
     steps = int(rest.split("interrupted after ")[1].split()[0])
     assert checkpoint.load(tmp_path / "run.ckpt", manifest.read_manifest(artifact)).progress.steps == steps >= 10
+
+
+def test_a_lost_connection_saves_and_ends(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """ssh without a terminal sends no signal when it ends: nobody reads what is printed."""
+    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
+    command += ["--checkpoint-every", "1000000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("step 2 "):  # within the first epoch, whose end saves too
+            pass
+        process.stdout.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+    assert checkpoint.load(tmp_path / "run.ckpt", manifest.read_manifest(artifact)).progress.steps >= 2
+
+
+def test_what_is_trained_is_always_evaluated(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """Also where --steps ends within an epoch, and where a run was stopped before it could evaluate."""
+    x, y = data
+    evaluation = ["--eval-data", str(tmp_path / "x.npy"), "--eval-labels", str(tmp_path / "y.npy")]
+    for words, when in ((["--steps", "2"], "step 2"), (["--epochs", "1"], "epoch 1"), (["--epochs", "1"], "epoch 1")):
+        said = run(artifact / "gf-train", *options(tmp_path, *words, *evaluation))
+        with Step.load(artifact) as step:
+            step.load_checkpoint(tmp_path / "run.ckpt")
+            padded = np.concatenate([x, x[:2]])
+            found = np.concatenate([step.predict(padded[i : i + 4]) for i in range(0, SAMPLES, 4)])[:SAMPLES]
+        assert said.count("mean squared error") == 1
+        said_error = float(said.split(f"{when}: mean squared error ")[1].split()[0])
+        assert said_error == pytest.approx(float(np.mean((found - y) ** 2)), rel=1e-4)
+        assert ("mean loss" in said) == ("of its last 1 batches" in said)
 
 
 def test_kills_at_random_moments_lose_nothing_that_was_promised(artifact: Path, data: Data, tmp_path: Path) -> None:
@@ -209,6 +239,10 @@ ERRORS: list[tuple[list[str], int, str]] = [
      " it is truncated or damaged, use another copy"),
     (["--data", "x.npy", "--labels", "complex.npy"], 1, "'complex.npy': holds '<c8' values; save it as uint8, int32,"
      " int64, float32 or float64, little-endian"),
+    (["--data", "x.npy", "--labels", "objects.npy"], 1, "'objects.npy': holds '|O' values; save it as uint8, int32,"
+     " int64, float32 or float64, little-endian"),
+    (["--data", "x.npy", "--labels", "y.npy", "--checkpoint", "none/run.ckpt"], 1, "--checkpoint 'none/run.ckpt':"
+     " cannot be written there: No such file or directory; choose another place"),
     (["--data", "x.npy", "--labels", "fortran.npy"], 1, "'fortran.npy': lies in Fortran order; save"
      " numpy.ascontiguousarray of it"),
     (["--data", "nan.npy", "--labels", "y.npy"], 1, "'nan.npy': sample 3 holds NaN or Inf; repair the sample or leave"
@@ -245,6 +279,7 @@ def test_errors(artifact: Path, data: Data, tmp_path: Path, words: list[str], co
     np.save(tmp_path / "short.npy", y[:9])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "y.npy").read_bytes()[:-1])
     np.save(tmp_path / "complex.npy", y.astype(np.complex64))
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     np.save(tmp_path / "fortran.npy", np.asfortranarray(y))
     np.save(tmp_path / "nan.npy", np.where(np.arange(SAMPLES)[:, None] == 3, np.float32("nan"), x))
     done = subprocess.run(

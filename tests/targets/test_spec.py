@@ -180,6 +180,12 @@ def test_a_missing_file() -> None:
             "machine.watts.value is '0'; give a number above 0",
         ),
         ('kind = "llvm"', 'kind = "c"', "tvm.kind is 'c'; give \"llvm\""),
+        (
+            '"aarch64-linux-gnu"',
+            '"mips-linux-gnu"',
+            "tvm.mtriple is 'mips-linux-gnu'; give a triple of x86_64 or aarch64,",
+        ),
+        ('"cortex-a53"', '"cortex-a99"', "tvm.mcpu is 'cortex-a99'; give one of: a64fx, "),
         ("mcpu", "cpu", "lacks 'tvm.mcpu', has the unknown field 'tvm.cpu'; [tvm] has the fields kind, mattr, mcpu,"),
         ("lanes = 4", 'lanes = 4\nalias = "rpi3"', "a target that is an alias has the fields alias"),
     ],

@@ -101,7 +101,8 @@ static array read_npy(const char *path, const unsigned char *data, size_t bytes)
   int type = 0;
   while (type < 5 && strncmp(code, codes[type].code, 3) != 0) ++type;
   if (type == 5)
-    die(1, "'%s': holds '%.3s' values; save it as uint8, int32, int64, float32 or float64, little-endian", path, code);
+    die(1, "'%s': holds '%.*s' values; save it as uint8, int32, int64, float32 or float64, little-endian", path,
+        (int)strcspn(code, "'"), code);
   if (strncmp(value_of(header, "'fortran_order'"), "False", 5) != 0)
     die(1, "'%s': lies in Fortran order; save numpy.ascontiguousarray of it", path);
   found.type = codes[type].type;

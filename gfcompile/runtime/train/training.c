@@ -1,6 +1,7 @@
 #define _DEFAULT_SOURCE
 #include "training.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SAVE_SECONDS = 30, ALIGNMENT = 64 };
 
@@ -24,11 +26,21 @@ typedef struct {
   double losses;            /* since the last line */
   double epoch_losses;      /* of this epoch, as far as this process trained it */
   int64_t epoch_steps;
-  int64_t saved_step, said_step;
+  int64_t saved_step, said_step, scored_step; /* scored_step: -1 before the first evaluation */
 } training;
 
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
+
+/* A lost connection is the usual end on a board: a terminal that closes sends SIGHUP, which nohup has ignored; without
+ * a terminal, the next line of progress gets SIGPIPE. */
+static void catch_signals(void) {
+  struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART}, before;
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGPIPE, &action, NULL);
+  if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
 
 static double now(void) {
   struct timespec t;
@@ -130,19 +142,23 @@ static void score_sample(const training *t, int output, int slot, score *found) 
 static void evaluate(training *t) {
   score found = {0};
   int output = t->has_eval ? scored_output(t->eval.target) : -1;
-  if (output < 0) return;
+  double began = now();
+  char when[64];
+  if (output < 0 || t->scored_step == t->progress.steps) return;
   for (int64_t first = 0; first < t->eval.count && !interrupted; first += t->batch) {
     int64_t count = stage(t, &t->eval, NULL, first);
     if (gf_step_predict(t->step, (const void *const *)t->inputs, t->outputs)) die(1, "%s", gf_error());
     for (int slot = 0; slot < count; ++slot) score_sample(t, output, slot, &found);
   }
+  t->said_at += now() - began; /* the next line's samples/s are of training alone */
   if (interrupted || !found.counted) return;
+  t->scored_step = t->progress.steps;
+  if (t->at || !t->epoch) snprintf(when, sizeof when, "step %" PRId64, t->progress.steps);
+  else snprintf(when, sizeof when, "epoch %" PRId64, t->epoch);
   if (gf_step_about()->classes)
-    printf("epoch %" PRId64 ": accuracy %.4f on %" PRId64 " samples\n", t->epoch, found.right / found.counted,
-           t->eval.count);
+    printf("%s: accuracy %.4f on %" PRId64 " samples\n", when, found.right / found.counted, t->eval.count);
   else
-    printf("epoch %" PRId64 ": mean squared error %.6g on %" PRId64 " samples\n", t->epoch,
-           found.squares / found.counted, t->eval.count);
+    printf("%s: mean squared error %.6g on %" PRId64 " samples\n", when, found.squares / found.counted, t->eval.count);
 }
 
 static void save(training *t) {
@@ -155,6 +171,16 @@ static void save(training *t) {
   t->saved_step = p->steps;
   t->saved_at = now();
   printf("checkpoint %s: step %" PRId64 "\n", t->wanted->checkpoint, p->steps);
+}
+
+/* Said before the first step: otherwise the minutes until the first checkpoint are lost. */
+static void check_place(const char *checkpoint) {
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s", checkpoint);
+  char *slash = strrchr(folder, '/');
+  if (slash) slash[slash == folder] = '\0';
+  if (access(slash ? folder : ".", W_OK))
+    die(1, "--checkpoint '%s': cannot be written there: %s; choose another place", checkpoint, strerror(errno));
 }
 
 static void resume(training *t, options *o) {
@@ -231,7 +257,9 @@ static int run_epoch(training *t) {
   }
   ++t->epoch;
   t->at = 0;
-  printf("epoch %" PRId64 ": mean loss %.6g\n", t->epoch, t->epoch_losses / (double)t->epoch_steps);
+  printf("epoch %" PRId64 ": mean loss %.6g", t->epoch, t->epoch_losses / (double)t->epoch_steps);
+  if (t->epoch_steps < t->batches) printf(" of its last %" PRId64 " batches", t->epoch_steps);
+  printf("\n");
   t->epoch_losses = 0;
   t->epoch_steps = 0;
   return 0;
@@ -245,7 +273,7 @@ static void release(void **some, gf_kind kind) {
 int train(gf_step *step, const options *given) {
   const gf_about *about = gf_step_about();
   options o = *given;
-  training t = {.step = step, .wanted = &o, .batch = about->batch, .saved_step = -1};
+  training t = {.step = step, .wanted = &o, .batch = about->batch, .saved_step = -1, .scored_step = -1};
   t.data = open_dataset("training data", o.data, o.labels, &o.how);
   t.has_eval = o.eval_data != NULL;
   if (t.has_eval) t.eval = open_dataset("evaluation data", o.eval_data, o.eval_labels, &o.how);
@@ -257,8 +285,10 @@ int train(gf_step *step, const options *given) {
   if (!about->pads && t.data.count % t.batch)
     printf("an epoch leaves out its last %" PRId64 " samples: this step cannot pad a batch\n", t.data.count % t.batch);
   t.progress.lr = about->lr;
-  if (o.checkpoint) resume(&t, &o);
-  else printf("no --checkpoint: what is trained is lost at the end\n");
+  if (o.checkpoint) {
+    check_place(o.checkpoint);
+    resume(&t, &o);
+  } else printf("no --checkpoint: what is trained is lost at the end\n");
   if (o.has_lr) t.progress.lr = o.lr;
   if (!o.epochs) o.epochs = o.steps ? INT64_MAX : 1;
   t.inputs = blocks(GF_KIND_INPUT);
@@ -266,9 +296,7 @@ int train(gf_step *step, const options *given) {
   if (!(t.order = malloc((size_t)t.data.count * sizeof *t.order))) die(1, "no memory for the order of the samples");
   printf("batches of %d, %" PRId64 " an epoch, lr %g, seed %" PRIu64 ", %d threads\n", t.batch, t.batches,
          t.progress.lr, o.seed, gf_step_threads(step));
-  struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  catch_signals();
   t.saved_at = t.said_at = now();
   t.said_step = t.progress.steps;
   while (t.epoch < o.epochs && !run_epoch(&t)) {
@@ -276,6 +304,7 @@ int train(gf_step *step, const options *given) {
     evaluate(&t);
   }
   save(&t);
+  if (!interrupted) evaluate(&t); /* --steps ended within an epoch, or all was trained before */
   printf("%s after %" PRId64 " steps\n", interrupted ? "interrupted" : "done", t.progress.steps);
   free(t.order);
   release(t.inputs, GF_KIND_INPUT);
