@@ -27,6 +27,7 @@ from gfcompile.targets import Target
 _SPATIAL = 0
 _SMALL = 16 * 1024  # multiply-adds
 _SHORT = 8
+_MOST_BLOCKS_Y = 65535
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,10 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     n_block, n_thread, n_own = sch.split(n, [None, tile.columns // tile.wide, tile.wide])
     k_outer, k_inner = sch.split(k, [None, tile.depth])
     sch.reorder(m_block, n_block, m_thread, n_thread, k_outer, k_inner, m_own, n_own)
-    sch.bind(m_block, "blockIdx.x")  # of a large batch there are more than the 65535 blocks that y and z can have
-    sch.bind(n_block, "blockIdx.y")
+    # of a large batch there are more blocks than y can have: its axis, usually the rows', must be x
+    x, y = (m_block, n_block) if int(sch.get(n_block).extent) <= _MOST_BLOCKS_Y else (n_block, m_block)
+    sch.bind(x, "blockIdx.x")
+    sch.bind(y, "blockIdx.y")
     sch.bind(n_thread, "threadIdx.x")
     sch.bind(m_thread, "threadIdx.y")
     for loop in (k_inner, m_own, n_own):
