@@ -82,6 +82,16 @@ PRODUCTS = {
         (2, 7, 7, 32),
         (2, 3, 3, 16, 16),
     ),
+    "input_gradient_beside_padding": kernel(  # 4 phases of 12 channels: what pads 48 columns to 64 has no phase
+        lambda gy, w: kernels.conv2d_input_grad(gy, w, (14, 14), (2, 2), (1, 1), (1, 1), 1),
+        (2, 7, 7, 32),
+        (2, 3, 3, 12, 16),
+    ),
+    "input_gradient_of_separate_taps": kernel(
+        lambda gy, w: kernels.conv2d_input_grad(gy, w, (14, 14), (2, 2), (0, 0), (1, 1), 1),
+        (2, 7, 7, 32),
+        (2, 2, 2, 3, 16),
+    ),
     "weight_gradient": kernel(
         lambda gy, x: kernels.conv2d_weight_grad(gy, x, (3, 3), (1, 1), (1, 1), (1, 1), 1, 16),
         (2, 8, 8, 32),
@@ -188,3 +198,22 @@ def test_whole_warps_sum_together(tmp_path: Path, length: int) -> None:
     assert "__activemask" not in emulated.source
     assert all(each.block[0] % 32 == 0 for each in emulated.launches["sum"])
     compare({"sum": function}, emulated)
+
+
+ONE_ROW_OR_COLUMN = {
+    "one_pixel": kernel(
+        lambda x, w: kernels.conv2d(x, w, (1, 1), (0, 0), (1, 1), 1), (1, 1, 1, 64), (64, 1, 1, 64, 16)
+    ),
+    "one_channel": kernel(
+        lambda gy, x: kernels.conv2d_weight_grad(gy, x, (1, 1), (1, 1), (0, 0), (1, 1), 1, 1),
+        (2, 18, 18, 1),
+        (2, 18, 18, 40),
+    ),
+}
+
+
+def test_one_row_or_column(tmp_path: Path) -> None:
+    """Nothing is read twice; in a tile, all threads of its padding would store to the same place."""
+    emulated = Emulated(ONE_ROW_OR_COLUMN, NANO, tmp_path)
+    assert set(emulated.rules.values()) == {"rest"}
+    compare(ONE_ROW_OR_COLUMN, emulated)
