@@ -181,7 +181,6 @@ class _Function:
         return f"{ARRAYS[value.role]}[{before.count(value.role)}]"
 
 
-# Constants are the library's own: nothing to put into the arena.
 _CLOCK = """#include <time.h>
 
 static int64_t now(void) {

@@ -301,3 +301,10 @@ def test_dynamic_shared_memory_is_refused() -> None:
     source = only("neighbours", ("__shared__ float line[32];", "extern __shared__ float line[];"))
     with pytest.raises(ValueError, match="kernel 'neighbours': shared memory that is no array of a fixed size"):
         build(source, Path("never.so"))
+
+
+def test_fast_mathematics_is_refused(tmp_path: Path) -> None:
+    """Exact functions in their place would hide what a GPU makes of a negative base."""
+    source = 'extern "C" __global__ void cube(float* x) { x[threadIdx.x] = __powf(x[threadIdx.x], 3.0f); }'
+    with pytest.raises(RuntimeError, match='poisoned "__powf"'):
+        build(source, tmp_path / "cube.so")

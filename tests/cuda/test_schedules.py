@@ -82,6 +82,16 @@ PRODUCTS = {
         (2, 7, 7, 32),
         (2, 3, 3, 16, 16),
     ),
+    "input_gradient_beside_padding": kernel(  # 4 phases of 12 channels: what pads 48 columns to 64 has no phase
+        lambda gy, w: kernels.conv2d_input_grad(gy, w, (14, 14), (2, 2), (1, 1), (1, 1), 1),
+        (2, 7, 7, 32),
+        (2, 3, 3, 12, 16),
+    ),
+    "input_gradient_of_separate_taps": kernel(
+        lambda gy, w: kernels.conv2d_input_grad(gy, w, (14, 14), (2, 2), (0, 0), (1, 1), 1),
+        (2, 7, 7, 32),
+        (2, 2, 2, 3, 16),
+    ),
     "weight_gradient": kernel(
         lambda gy, x: kernels.conv2d_weight_grad(gy, x, (3, 3), (1, 1), (1, 1), (1, 1), 1, 16),
         (2, 8, 8, 32),
@@ -147,3 +157,63 @@ def test_shared_memory_ends_with_its_launch() -> None:
     function = tirx.PrimFunc(scheduled.params, type(scheduled.body)([], True, block), attrs=scheduled.attrs)
     with pytest.raises(ContractError, match=r"' \((shared|local) memory\) lives through two launches"):
         cut(function)
+
+
+def test_more_columns_than_blocks_along_y() -> None:
+    """A weight times a map of six million pixels: 93750 blocks, where y takes 65535."""
+    function = kernel(lambda w, x: kernels.matmul(w, x, False, False), (8, 16), (16, 6_000_000))
+    rule, scheduled = choose_schedule(function, NANO)
+    assert rule == "matmul"
+    _, launches = make_source({"wide": (scheduled, True)}, NANO)
+    assert [launch.grid for launch in launches["wide"]] == [(93750, 1, 1)]
+
+
+def test_a_grid_that_no_gpu_takes_is_refused() -> None:
+    """Three thousand million points counted in 32 bits."""
+    function = kernel(lambda x: te.compute(x.shape, lambda i, j: x[i, j] + 1.0), (70_000, 40_000))
+    scheduled = choose_schedule(function, NANO)[1]
+    with pytest.raises(ContractError, match=r"'huge_0_kernel': no GPU takes \(-\d+, 1, 1\) blocks of \(256, 1, 1\)"):
+        make_source({"huge": (scheduled, True)}, NANO)
+
+
+def test_reductions_that_threads_cannot_share(tmp_path: Path) -> None:
+    """TVM knows how several threads add or compare, not how they look for any that is true."""
+    flags = te.placeholder((3, 100), "bool", "flags")
+    k = te.reduce_axis((0, 100))
+    any_of = te.comm_reducer(lambda a, b: tirx.any(a, b), lambda dtype: tirx.const(0, dtype))
+    function = te.create_prim_func([flags, te.compute((3,), lambda i: any_of(flags[i, k], axis=[k]))])
+    emulated = Emulated({"any": function}, NANO, tmp_path)
+    given = np.zeros((3, 100), "bool")
+    given[1, 99] = True
+    np.testing.assert_array_equal(emulated.run("any", [given])[-1], [False, True, False])
+
+
+@pytest.mark.parametrize("length", [100, 1000])
+def test_whole_warps_sum_together(tmp_path: Path, length: int) -> None:
+    """From sm_70 on lanes of a warp go their own ways behind a branch; a shuffle must name those it waits for."""
+    k = te.reduce_axis((0, length))
+    function = kernel(lambda x: te.compute((3,), lambda i: te.sum(x[i, k], axis=[k])), (3, length))
+    emulated = Emulated({"sum": function}, ORIN, tmp_path)
+    assert "__shfl_down_sync(" in emulated.source
+    assert "__activemask" not in emulated.source
+    assert all(each.block[0] % 32 == 0 for each in emulated.launches["sum"])
+    compare({"sum": function}, emulated)
+
+
+ONE_ROW_OR_COLUMN = {
+    "one_pixel": kernel(
+        lambda x, w: kernels.conv2d(x, w, (1, 1), (0, 0), (1, 1), 1), (1, 1, 1, 64), (64, 1, 1, 64, 16)
+    ),
+    "one_channel": kernel(
+        lambda gy, x: kernels.conv2d_weight_grad(gy, x, (1, 1), (1, 1), (0, 0), (1, 1), 1, 1),
+        (2, 18, 18, 1),
+        (2, 18, 18, 40),
+    ),
+}
+
+
+def test_one_row_or_column(tmp_path: Path) -> None:
+    """Nothing is read twice; in a tile, all threads of its padding would store to the same place."""
+    emulated = Emulated(ONE_ROW_OR_COLUMN, NANO, tmp_path)
+    assert set(emulated.rules.values()) == {"rest"}
+    compare(ONE_ROW_OR_COLUMN, emulated)

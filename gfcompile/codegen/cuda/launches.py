@@ -20,6 +20,9 @@ from gfcompile.targets import Target
 
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 _BLOCK = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z, on every GPU
+_MOST_THREADS = 1024
+_WHOLE_WARP = "0xffffffffu"
 _ALIGNMENT = 64
 _PARAMETER, _ITS_DATA = "p", "_ptr"  # TVM calls the pointer of buffer p3 p3_ptr
 # loops stay loops with a pragma: unrolled by TVM, the source of one kernel would be thousands of lines
@@ -99,7 +102,7 @@ def make_source(
         start, _, finish = tirx.get_tir_pipeline("default")
         ((found, device),) = split_host_device_mods(start(bound))[1].items()
         device = finish()(device)
-        source = _with_masks(tvm.get_global_func("target.build.cuda")(device, found).inspect_source())
+        source = _with_whole_masks(tvm.get_global_func("target.build.cuda")(device, found).inspect_source())
     kernels = {str(function.attrs["global_symbol"]): function for function in device.functions.values()}
     launches: dict[str, list[Launch]] = {symbol: [] for symbol in functions}
     for name in module:
@@ -108,9 +111,15 @@ def make_source(
     return source, launches
 
 
-def _with_masks(source: str) -> str:
-    """TVM's preamble takes the lanes' mask off shuffles below sm_70; PTX without it would not run on anything later."""
-    return re.sub(r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ < 700\)\n.*?#endif\n", "", source, flags=re.DOTALL)
+def _with_whole_masks(source: str) -> str:
+    """Shuffles wait for all lanes of their warp, by their masks.
+
+    TVM's preamble takes the mask off below sm_70; PTX without it would not run on anything later. Its kernels ask for
+    `__activemask()` behind branches, where from sm_70 on it may miss lanes that are on their way: a sum would lack
+    their parts. Schedules let whole warps sum together, so the mask is known.
+    """
+    kept = re.sub(r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ < 700\)\n.*?#endif\n", "", source, flags=re.DOTALL)
+    return kept.replace("__activemask()", _WHOLE_WARP)
 
 
 def device_target(target: Target) -> tvm.target.Target:
@@ -120,7 +129,7 @@ def device_target(target: Target) -> tvm.target.Target:
     device = {
         "kind": "cuda",
         "arch": gpu.arch,
-        "max_threads_per_block": 1024,
+        "max_threads_per_block": _MOST_THREADS,
         "max_shared_memory_per_block": gpu.shared_bytes_per_block,
         "thread_warp_size": gpu.warp,
     }
@@ -152,7 +161,16 @@ def _read_launch(kernel: str, kernels: Mapping[str, tirx.PrimFunc]) -> Launch:
     structural_walk(function.body, [(tirx.AttrStmt, note)])
     names = [str(parameter.name) for parameter in function.params]
     positions = [int(name.removeprefix(_PARAMETER).removesuffix(_ITS_DATA)) for name in names]
-    return Launch(kernel, _extents(extents, _GRID), _extents(extents, _BLOCK), tuple(positions))
+    launch = Launch(kernel, _extents(extents, _GRID), _extents(extents, _BLOCK), tuple(positions))
+    _check_limits(launch)
+    return launch
+
+
+def _check_limits(launch: Launch) -> None:
+    """What the driver would refuse when the step runs; a negative number is one that 32 bits could not hold."""
+    fits = all(0 < size <= most for size, most in zip(launch.grid, _MOST_BLOCKS, strict=True))
+    if not fits or prod(launch.block) > _MOST_THREADS:
+        raise ContractError(f"'{launch.kernel}': no GPU takes {launch.grid} blocks of {launch.block} threads")
 
 
 def _extents(found: Mapping[str, int], tags: Sequence[str]) -> tuple[int, int, int]:

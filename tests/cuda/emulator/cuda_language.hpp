@@ -76,18 +76,8 @@ static inline int __clz(int value) { return value ? __builtin_clz((unsigned)valu
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 static inline int __mulhi(int a, int b) { return (int)((int64_t)a * b >> 32); }
 
-// The fast variants differ from the exact ones in their last bits: exact here.
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-// Macros, since the C library declares functions of these names.
-#define __expf(x) std::exp((float)(x))
-#define __exp10f(x) std::pow(10.0f, (float)(x))
-#define __logf(x) std::log((float)(x))
-#define __log2f(x) std::log2((float)(x))
-#define __log10f(x) std::log10((float)(x))
-#define __powf(x, y) std::pow((float)(x), (float)(y))
-#define __sinf(x) std::sin((float)(x))
-#define __cosf(x) std::cos((float)(x))
-#define __tanf(x) std::tan((float)(x))
-static inline float __fdividef(float x, float y) { return x / y; }
-static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
+// The fast variants are wrong for some arguments (__powf of a negative base is NaN, __logf near one loses most digits),
+// which no emulation on exact functions would show: kernels that use them are refused.
+#pragma GCC poison __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef

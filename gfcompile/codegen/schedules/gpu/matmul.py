@@ -27,6 +27,7 @@ from gfcompile.targets import Target
 _SPATIAL = 0
 _SMALL = 16 * 1024  # multiply-adds
 _SHORT = 8
+_MOST_BLOCKS_Y = 65535
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,19 @@ def apply(sch: Schedule, target: Target) -> bool:
 
 
 def _is_worth_tiling(block: Block) -> bool:
-    """A short sum, such as a weight gradient of two patches, reads too little again for shared memory to pay."""
-    return block.work >= _SMALL and prod(block.reduce) >= _SHORT and read_product(block) is not None
+    """A short sum, such as a weight gradient of two patches, reads too little again for shared memory to pay.
+
+    With one row or one column nothing is read again, and the threads of the rows that pad a tile would all store
+    the one there is: TVM folds an index that is always zero before it could ask whether it is within bounds.
+    """
+    product = read_product(block)
+    if product is None or block.work < _SMALL or prod(block.reduce) < _SHORT:
+        return False
+    return min(_size(block, product.rows), _size(block, product.columns)) > 1
+
+
+def _size(block: Block, axes: Sequence[int]) -> int:
+    return prod(int(block.node.iter_vars[at].dom.extent) for at in axes)
 
 
 def read_product(block: Block) -> Product | None:
@@ -120,10 +132,8 @@ def choose_tile(rows: int, columns: int, multiprocessors: int) -> Tile:
 def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     product = read_product(anchor)
     assert product is not None
-    sizes = [int(axis.dom.extent) for axis in anchor.node.iter_vars]
-    rows, columns = (prod(sizes[at] for at in axes) for axes in (product.rows, product.columns))
     assert target.gpu is not None
-    tile = choose_tile(rows, columns, target.gpu.multiprocessors)
+    tile = choose_tile(_size(anchor, product.rows), _size(anchor, product.columns), target.gpu.multiprocessors)
     by_row = _runs_along(anchor, 0, product.depth)
     by_column = _runs_along(anchor, 1, product.depth)
     main = anchor.rv
@@ -134,8 +144,10 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     n_block, n_thread, n_own = sch.split(n, [None, tile.columns // tile.wide, tile.wide])
     k_outer, k_inner = sch.split(k, [None, tile.depth])
     sch.reorder(m_block, n_block, m_thread, n_thread, k_outer, k_inner, m_own, n_own)
-    sch.bind(m_block, "blockIdx.x")  # of a large batch there are more than the 65535 blocks that y and z can have
-    sch.bind(n_block, "blockIdx.y")
+    # of a large batch there are more blocks than y can have: its axis, usually the rows', must be x
+    x, y = (m_block, n_block) if int(sch.get(n_block).extent) <= _MOST_BLOCKS_Y else (n_block, m_block)
+    sch.bind(x, "blockIdx.x")
+    sch.bind(y, "blockIdx.y")
     sch.bind(n_thread, "threadIdx.x")
     sch.bind(m_thread, "threadIdx.y")
     for loop in (k_inner, m_own, n_own):
@@ -149,7 +161,7 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     zero = sch.decompose_reduction(main, k_outer)
     for loop in sch.get_loops(zero)[-2:]:
         sch.unroll(loop)
-    inline_epilogue(sch, store)
+    inline_epilogue(sch, store, own=2)  # takes the padding off, and brings m and n back to the axes they are made of
     schedule_rest(sch, target)
 
 

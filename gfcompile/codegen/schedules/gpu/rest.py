@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
@@ -17,6 +18,7 @@ from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.tile import divisors
 from gfcompile.targets import Target
 
+_COMBINED = (tirx.Add, tirx.Mul, tirx.Min, tirx.Max)
 _KNOWN = {0, 2}  # kinds of axes: data-parallel and reduction
 _FEW_POINTS = 4096  # that do not fill a GPU with a thread each
 _LONG = 64
@@ -46,12 +48,17 @@ def _schedule_block(sch: Schedule, block: Block) -> None:
     space, reduce = split_axes(block, axis_loops(sch, block))
     if not reduce:
         bind_flat(sch, space)
-    elif block.is_regular and prod(block.spatial) < _FEW_POINTS and prod(block.reduce) >= _LONG:
+    elif _can_be_shared_out(block) and prod(block.spatial) < _FEW_POINTS and prod(block.reduce) >= _LONG:
         _sum_together(sch, block, space, reduce)
     elif space:
         _sum_alone(sch, block, space, reduce)
     else:
         bind_single(sch, block.rv)
+
+
+def _can_be_shared_out(block: Block) -> bool:
+    """Whether TVM knows how to put the parts of several threads together."""
+    return block.is_regular and isinstance(block.node.body.value, _COMBINED)
 
 
 def _sum_alone(sch: Schedule, block: Block, space: list[LoopRV], reduce: list[LoopRV]) -> None:
