@@ -268,7 +268,7 @@ def test_the_first_lines_for_a_board(capsys: Capture, model: str) -> None:
     assert main([model, "--dry-run", "--layers", "1", "--target", "rpi4", *SMALL]) == 0
     assumed, filtered, costs, estimate, *_ = capsys.readouterr().out.splitlines()
     assert assumed == "input 4x3x16x16: from --input"
-    assert filtered == "filtered: 5 (3 layers trained, the rest of them exact)"
+    assert filtered == "filtered: 5; trained exactly: 9, 11"
     assert costs.startswith("costs, counted: ")
     assert " of memory in a training step, " in costs
     assert estimate.startswith("estimate (roofline, no measurement): about ")
@@ -283,7 +283,7 @@ def test_what_to_copy_to_the_board(capsys: Capture, model: str, tmp_path: Path) 
     out = tmp_path / "pi_step"
     assert main([model, "--layers", "1", "--target", "rpi4", "--out", str(out), *SMALL]) == 0
     text = capsys.readouterr().out
-    assert re.search(rf"\ncopy to the board: {out}/ \(.*B; its system needs glibc 2.17 or newer\)\n", text)
+    assert re.search(rf"\ncopy to the board: {out}/ \(.*B\); it needs glibc 2.17 or newer\n", text)
     assert f"\n    scp -r {out} user@board:\n" in text
     assert text.endswith(f"artifact: {out}/  (report: {out}/report.md); it does not run on this machine\n")
 

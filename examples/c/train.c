@@ -46,7 +46,7 @@ static void make_batch(const gf_value *input, int classes, uint32_t seed, float 
 }
 
 int main(int count, char **words) {
-  if (count != 4) return fprintf(stderr, "usage: train ARTIFACT CHECKPOINT STEPS\n"), 2;
+  if (count != 4 || atoi(words[3]) < 1) return fprintf(stderr, "usage: train ARTIFACT CHECKPOINT STEPS\n"), 2;
   gf_step *step = gf_step_open(words[1], 0);
   if (!step) fail(words[1]);
   const gf_about *about = gf_step_about();

@@ -153,7 +153,7 @@ void run(const std::string &folder, const std::string &checkpoint, long steps) {
 }  // namespace
 
 int main(int count, char **words) {
-  if (count != 4) {
+  if (count != 4 || std::atol(words[3]) < 1) {
     std::cerr << "usage: train ARTIFACT CHECKPOINT STEPS\n";
     return 2;
   }

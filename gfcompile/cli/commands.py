@@ -87,7 +87,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def inspect(args: argparse.Namespace) -> int:
-    from gfcompile.report.summary import summary_text
+    from gfcompile.report.summary import head_text, summary_text
 
     screen = Screen(args.quiet, args.json)
     folder = Path(args.model)
@@ -106,7 +106,8 @@ def inspect(args: argparse.Namespace) -> int:
         job, _, _ = make_job(args, screen)
         report = _analyse(job, screen, None, args.out)
     screen.clear()
-    screen.result(json.dumps(report, indent=1) if args.json else summary_text(report))
+    head = f"{head_text(report, None, False)}\n\n" if "estimate" in report else ""
+    screen.result(json.dumps(report, indent=1) if args.json else head + summary_text(report))
     return OK
 
 

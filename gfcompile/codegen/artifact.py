@@ -284,6 +284,7 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
         "norms": dict(plan.norms),
         "dropout": plan.dropout,
         "target": analysis.scheduler.target.name,
+        "architecture": analysis.scheduler.target.architecture,
         "debug": debug,
         "versions": {
             "gfcompile": gfcompile.__version__,

@@ -29,10 +29,10 @@ LIBRARY, TRAINER = "libstep.so", "gf-train"
 def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> str:
     """What a user wants to know first: what was filtered, what it costs, what to copy. Shapes were said before."""
     plan, memory = report["plan"], report["memory"]
-    filtered = ", ".join(plan["filtered"]) or "none"
+    exact = [layer for layer in plan["trained"] if layer not in plan["filtered"]]
     held = sum(memory["totals"].values())
     lines = [
-        f"filtered: {filtered} ({len(plan['trained'])} layers trained, the rest of them exact)",
+        f"filtered: {', '.join(plan['filtered']) or 'none'}; trained exactly: {', '.join(exact) or 'none'}",
         f"costs, counted: {in_bytes(held)} of memory in a training step, {in_bytes(memory['saved_bytes'])} of it kept"
         f" for backward (exact: {in_bytes(memory['exact_saved_bytes'])})",
         estimate_line(report["estimate"]),
@@ -40,7 +40,8 @@ def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> 
     if folder is not None and is_foreign:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         needs = needed_glibc(folder / LIBRARY)
-        lines.append(f"copy to the board: {folder}/ ({in_bytes(size)}; its system needs glibc {needs} or newer)")
+        driver = " and a CUDA driver" if "gpu" in report else ""
+        lines.append(f"copy to the board: {folder}/ ({in_bytes(size)}); it needs glibc {needs} or newer{driver}")
         lines.append(f"    scp -r {folder} user@board:")
         if (folder / TRAINER).exists():
             lines.append(f"    ssh user@board ./{folder.name}/{TRAINER} --selftest")
@@ -63,10 +64,9 @@ def summary_text(report: dict[str, Any]) -> str:
         parts.append(gpu_line(report["gpu"]))
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"])
-    if "estimate" in report:
-        parts.append(estimate_line(report["estimate"]))
-        if "layers" in report["estimate"]:
-            parts[-1] += "\n" + text_table(ESTIMATE_COLUMNS, estimate_rows(report["estimate"]))
+    if "layers" in report.get("estimate", {}):
+        table = text_table(ESTIMATE_COLUMNS, estimate_rows(report["estimate"]))
+        parts.append(f"{report['estimate']['numbers_are']} by layer:\n{table}")
     return "\n\n".join(parts)
 
 

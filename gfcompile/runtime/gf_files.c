@@ -28,7 +28,7 @@ static int check_manifest(const char *path, const gf_json *manifest) {
                    path, FORMAT);
   const char *build = gf_json_string(manifest, "build_id");
   if (!build || strcmp(build, gf_program_build_id) != 0)
-    return gf_fail(GF_ERROR_MISMATCH, "'%s': its build id %.12s is not the library's %.12s; " AGAIN, path,
+    return gf_fail(GF_ERROR_MISMATCH, "'%s': its build id %.12s is not the library's %.12s; link to this folder's library, " AGAIN, path,
                    build ? build : "", gf_program_build_id);
   return GF_OK;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import threading
 import weakref
 from pathlib import Path
@@ -52,6 +53,7 @@ class Step:
             if name not in (WEIGHTS, CONSTANTS, SELFTEST):  # these are checked as they are read
                 check_file(self._folder, manifest, name)
         weights, constants = (read_tensors(self._folder, manifest, name) for name in (WEIGHTS, CONSTANTS))
+        self._check_machine()
         self._library = Library(self._folder / manifest["library"], manifest["build_id"])
         self._check_state_table()
         self._door = Door(manifest)
@@ -66,6 +68,15 @@ class Step:
             self.close()
             raise
         _steps.add(self)
+
+    def _check_machine(self) -> None:
+        """The loader's own words for another machine's library are that the file is not there."""
+        made_for, here = self.manifest.get("architecture"), platform.machine()
+        if made_for is not None and made_for != here:
+            raise StepError(
+                f"load: '{self._folder}' is for {self.manifest['target']} ({made_for}), this machine is {here};"
+                " run it there, or compile for native"
+            )
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], threads: int | None = None) -> Step:

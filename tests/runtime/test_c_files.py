@@ -123,6 +123,7 @@ def test_a_folder_that_is_not_what_was_compiled(build: Build, tmp_path: Path) ->
     other = build("LABELS", name="c")
     assert refused(other, MISMATCH) == (
         f"'c/manifest.json': its build id {build_id_of(('LABELS',))[:12]} is not the library's {build_id_of(())[:12]};"
+        " link to this folder's library,"
         " recompile, or copy the artifact again"
     )
     damage(other / "manifest.json", lambda content: content.replace(b'"format": 1', b'"format": 2'))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,15 @@ def test_a_library_that_cannot_be_loaded(build: Build) -> None:
     text = text_of(Step.load, folder)
     assert text.startswith(f"'{folder / 'libstep.so'}': cannot be loaded: ")
     assert text.endswith("; was it compiled for another target?")
+
+
+def test_another_machines_artifact(build: Build) -> None:
+    folder = build()
+    edit_manifest(folder, architecture="mips", target="old-router")
+    assert text_of(Step.load, folder) == (
+        f"load: '{folder}' is for old-router (mips), this machine is {platform.machine()};"
+        " run it there, or compile for native"
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -12,7 +12,7 @@ from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
-from gfcompile.codegen.schedules.gpu import matmul, rest, rows
+from gfcompile.codegen.schedules.gpu import matmul, rest, rows, single
 from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
 
@@ -44,6 +44,7 @@ RULES = (  # most particular first; the last one takes everything
 GPU_RULES = (
     Rule("matmul", matmul.apply),
     Rule("rest", rest.apply),
+    Rule("single", single.apply),
 )
 
 

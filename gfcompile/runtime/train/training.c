@@ -211,8 +211,12 @@ static void resume(training *t, options *o) {
         o->checkpoint, samples, t->data.images.path, t->data.count);
   t->epoch = epoch;
   t->at = size == t->batch ? at : 0;
-  printf("continuing from %s: step %" PRId64 ", epoch %" PRId64 ", batch %" PRId64 "\n", o->checkpoint, p->steps,
-         t->epoch + 1, t->at);
+  if (t->epoch >= o->epochs)
+    printf("%s: step %" PRId64 ", all of --epochs %" PRId64 " are done; a larger number goes on\n", o->checkpoint, p->steps,
+           (int64_t)o->epochs);
+  else
+    printf("continuing from %s: step %" PRId64 ", epoch %" PRId64 ", batch %" PRId64 "\n", o->checkpoint, p->steps,
+           t->epoch + 1, t->at);
 }
 
 static void say_progress(training *t, float loss) {
