@@ -1,0 +1,38 @@
+"""Targets that the large networks are not built for: a small step passes its self-test, against PyTorch's numbers."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from gfcompile.codegen.artifact import build
+from gfcompile.codegen.link import find_missing
+from gfcompile.compiler import Job, lower_job, place
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+from gfcompile.targets import find_target
+from tests.boards.conftest import emulator
+from tests.missing import skip_for_want
+from tests.models.zoo import ZOO
+
+
+@pytest.mark.slow
+def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
+    job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
+    lowered = lower_job(job)
+    for name in ("rpi5", "jetson-nano-cpu", "x86-64-v2"):
+        target = find_target(name)
+        missing = find_missing(target)
+        if missing is not None:
+            skip_for_want(f"the linker of target {name} is not installed; {missing}")
+        run = [] if target.architecture == platform.machine() else emulator(name)
+        folder = build(place(lowered, target), tmp_path / name.replace("-", "_"), lambda _: None, {})
+        done = subprocess.run(
+            [*run, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+        assert "PASS: " in done.stdout
