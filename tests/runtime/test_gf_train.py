@@ -105,19 +105,41 @@ def test_an_interrupted_run_ends_in_the_same_bits(artifact: Path, data: Data, tm
     assert "done after 12 steps" in run(program, *whole), "it trained on though all was done"
 
 
+def start_endless(artifact: Path, tmp_path: Path, hang_up: signal.Handlers) -> subprocess.Popen[str]:
+    """gf-train behind its tenth step, with this disposition of SIGHUP: these tests may run under nohup themselves."""
+    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up) and None,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 10 "):
+            break
+    return process
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_termination_saves_and_ends(sent: signal.Signals, artifact: Path, data: Data, tmp_path: Path) -> None:
-    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("step 10 "):
-                break
+    with start_endless(artifact, tmp_path, signal.SIG_DFL) as process:
         process.send_signal(sent)
-        rest = process.stdout.read()
+        rest, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + sent
     steps = int(rest.split("interrupted after ")[1].split()[0])
     assert checkpoint.load(tmp_path / "run.ckpt", manifest.read_manifest(artifact)).progress.steps == steps >= 10
+
+
+def test_under_nohup_it_trains_on(artifact: Path, data: Data, tmp_path: Path) -> None:
+    with start_endless(artifact, tmp_path, signal.SIG_IGN) as process:
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout is not None
+        for _ in range(100):
+            assert process.stdout.readline().startswith(("step ", "epoch ", "checkpoint "))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_lost_connection_saves_and_ends(artifact: Path, data: Data, tmp_path: Path) -> None:

@@ -73,23 +73,24 @@ enum { SAVED = 20, ENTRY = 11 };
 
 namespace gf {
 
-constexpr size_t STACK = 128 << 10, PAGE = 4096;
+constexpr size_t STACK = 128 << 10, PAGE = 4096, EACH = STACK + PAGE;
 
-static char *reserve_stacks(int count) {
-  size_t each = STACK + PAGE;
+static char *reserve_stacks() {
   int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void *stacks = mmap(nullptr, each * count, PROT_READ | PROT_WRITE, kind, -1, 0);
+  void *stacks = mmap(nullptr, EACH * MOST_FIBERS, PROT_READ | PROT_WRITE, kind, -1, 0);
   if (stacks == MAP_FAILED) {
     perror("emulator: no memory for the stacks of a block");
     abort();
   }
-  for (int i = 0; i < count; ++i) mprotect((char *)stacks + each * i, PAGE, PROT_NONE);  // an overflow ends here
   return (char *)stacks;
 }
 
 void *prepare_fiber(int number, void (*entry)()) {
-  static char *const stacks = reserve_stacks(MOST_FIBERS);
-  char *end = stacks + (STACK + PAGE) * (size_t)(number + 1);
+  static char *const stacks = reserve_stacks();
+  static int guarded;
+  for (; guarded <= number; ++guarded)  // an overflow ends there; only of those in use, for a process may have few pieces
+    mprotect(stacks + EACH * (size_t)guarded, PAGE, PROT_NONE);
+  char *end = stacks + EACH * (size_t)(number + 1);
   end -= (size_t)(number % 29) * 320;  // stacks a power of two apart would all meet in one set of a cache
   void **words = (void **)end - SAVED;
   for (int i = 0; i < SAVED; ++i) words[i] = nullptr;
