@@ -102,7 +102,7 @@ def test_it_is_always_named(report: dict[str, Any]) -> None:
     assert line.startswith("estimate (roofline, no measurement): about ")
     assert " a step on rpi4; most in stem.0 forward " in line
     assert line in head_text(report, None, is_foreign=True).splitlines()
-    assert line in summary_text(report)
+    assert "\nestimate (roofline, no measurement) by layer:\nlayer " in summary_text(report)
     page = render_page(report)
     assert "## Estimate, no measurement\n\nestimate (roofline, no measurement): about " in page
     assert (
