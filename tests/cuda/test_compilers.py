@@ -11,7 +11,7 @@ from tvm import te
 
 from gfcompile import api
 from gfcompile.codegen.cuda import packages, ptxas
-from gfcompile.codegen.cuda.launches import make_source
+from gfcompile.codegen.cuda.launches import Launch, make_source
 from gfcompile.codegen.cuda.nvrtc import compile_ptx
 from gfcompile.codegen.schedules import choose_schedule
 from gfcompile.errors import ContractError, UserError
@@ -79,6 +79,15 @@ def test_a_kernel_that_spills_is_seen(tmp_path: Path) -> None:
 def test_occupancy(arch: str, registers: int, shared: int, threads: int, expected: float) -> None:
     """By the arithmetic of NVIDIA's programming guide."""
     assert ptxas.occupancy(registers, shared, threads, make_gpu(arch, 1)) == pytest.approx(expected)
+
+
+def test_a_block_that_no_multiprocessor_takes() -> None:
+    launch = Launch("wide", (1, 1, 1), (512, 1, 1), (0,))
+    with pytest.raises(ContractError, match=r"^'wide' takes 33280 registers a block, sm_53 has 32768$"):
+        ptxas.make_usages({"wide": (65, 0, 0)}, [launch], make_gpu("sm_53", 1))
+    assert ptxas.make_usages({"wide": (64, 0, 0)}, [launch], make_gpu("sm_53", 1))[0].occupancy == 0.5
+    with pytest.raises(ContractError, match=r"^ptxas says nothing of 'wide'$"):
+        ptxas.make_usages({}, [launch], make_gpu("sm_53", 1))
 
 
 def test_what_the_compilers_refuse_is_our_bug(tmp_path: Path) -> None:

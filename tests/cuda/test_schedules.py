@@ -9,7 +9,7 @@ import pytest
 import torch
 from tvm import te, tirx
 
-from gfcompile.codegen import kernels
+from gfcompile.codegen import kernels, schedules
 from gfcompile.codegen.cuda.launches import cut, make_source
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.schedules import choose_schedule
@@ -217,3 +217,14 @@ def test_one_row_or_column(tmp_path: Path) -> None:
     emulated = Emulated(ONE_ROW_OR_COLUMN, NANO, tmp_path)
     assert set(emulated.rules.values()) == {"rest"}
     compare(ONE_ROW_OR_COLUMN, emulated)
+
+
+def test_the_last_rule_takes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread, for what no template could bind: here a product, and a sum with its epilogue."""
+    monkeypatch.setattr(schedules, "GPU_RULES", schedules.GPU_RULES[-1:])
+    mean = kernel(lambda x: kernels.patch_mean(x, (2, 4, 0, 0, 8), (2, 4, 0, 0, 8)), (1, 8, 8, 3))
+    functions = {"product": kernel(lambda a, b: kernels.matmul(a, b, False, False), (5, 9), (9, 4)), "mean": mean}
+    emulated = Emulated(functions, NANO, tmp_path)
+    assert set(emulated.rules.values()) == {"single"}
+    assert {each.block for launches in emulated.launches.values() for each in launches} == {(1, 1, 1)}
+    compare(functions, emulated)
