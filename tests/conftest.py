@@ -1,6 +1,13 @@
-"""One hypothesis profile for all tests: the same draws on every run, no deadline on a shared machine."""
+"""One hypothesis profile for all tests: the same draws on every run, no deadline on a shared machine.
+
+What the user has tuned changes no test: their database is one that does not exist, in child processes too.
+"""
+
+import os
+from pathlib import Path
 
 from hypothesis import settings
 
 settings.register_profile("gfcompile", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile("gfcompile")
+os.environ["GFCOMPILE_TUNING"] = str(Path(__file__).parent / "nothing_tuned.jsonl")

@@ -10,6 +10,7 @@ from tvm.s_tir.schedule import ScheduleError
 Option = int | str | tuple[int, ...]
 Decisions = Mapping[str, Option]  # of one kernel, by the choice's name
 _Option = TypeVar("_Option", bound=Option)
+TEMPLATES = 1  # grows when the templates' choices change their meaning: older trials then no longer count
 
 
 class Choices:
