@@ -8,7 +8,7 @@ import torch
 
 from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules.depthwise import most_pixels
-from gfcompile.codegen.schedules.outer import choose_parts, slice_rows
+from gfcompile.codegen.schedules.outer import list_parts, slice_rows
 from gfcompile.codegen.schedules.tile import Tile, accumulators, choose_tile
 from gfcompile.targets import Target, find_target
 from tests.codegen.test_kernels import check, nchw, normal, pack, run
@@ -92,9 +92,9 @@ def test_slices_are_whole_axes_and_a_divisor_of_the_next() -> None:
 
 def test_parts_keep_every_core_busy_and_the_result_in_cache() -> None:
     target, tile = find_target("x86-64-v3"), Tile((4, 16), 8)
-    assert choose_parts([512, 16], 0, tile, target) == (1, 4)  # a plain matrix has no blocks of columns
+    assert list_parts([512, 16], 0, tile, target)[0] == (1, 4)  # a plain matrix has no blocks of columns
     for blocks, rows in ((32, 512), (8, 128), (1, 64), (64, 1024)):
-        ahead, across = choose_parts([blocks, rows, 16], 1, tile, target)
+        ahead, across = list_parts([blocks, rows, 16], 1, tile, target)[0]
         assert blocks % ahead == 0
         assert rows % (across * tile.sizes[0]) == 0
         assert ahead * across >= min(target.cores, blocks * rows // 4)

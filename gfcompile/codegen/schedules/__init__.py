@@ -12,6 +12,7 @@ from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
+from gfcompile.codegen.schedules.choices import DEFAULTS, Choices
 from gfcompile.codegen.schedules.gpu import matmul, rest, rows, single
 from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
@@ -24,10 +25,13 @@ SCHEDULED = "gf.scheduled"  # the attribute of a function that was written with 
 
 @dataclass(frozen=True)
 class Rule:
-    """A template: `apply` changes the schedule and returns True, or leaves it alone and returns False: "not mine"."""
+    """A template: `apply` changes the schedule and returns True, or leaves it alone and returns False: "not mine".
+
+    What it could do otherwise it asks of the choices.
+    """
 
     name: str
-    apply: Callable[[Schedule, Target], bool]
+    apply: Callable[[Schedule, Target, Choices], bool]
 
 
 RULES = (  # most particular first; the last one takes everything
@@ -55,22 +59,30 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
     """(name of the rule, scheduled function). A function with no blocks to schedule comes back as it is ("none")."""
-    on_gpu = target.kind == "cuda"
-    if func.attrs is not None and SCHEDULED in func.attrs:
-        return "none", rows.share_out(func) if on_gpu else func
-    sch = _start(func)
+    if is_scheduled(func):
+        return "none", rows.share_out(func) if target.kind == "cuda" else func
+    sch = start(func)
     if not list_blocks(sch):
         return "none", func
-    for rule in GPU_RULES if on_gpu else RULES:
+    for rule in rules_for(target):
         try:
-            if rule.apply(sch, target):
-                return rule.name, _with_attrs_of(sch.mod["main"], func)
+            if rule.apply(sch, target, DEFAULTS):
+                return rule.name, finish(sch, func)
         except ScheduleError:
-            sch = _start(func)  # what the rule did before it failed
+            sch = start(func)  # what the rule did before it failed
     return "none", func
 
 
-def _start(func: tirx.PrimFunc) -> Schedule:
+def rules_for(target: Target) -> tuple[Rule, ...]:
+    return GPU_RULES if target.kind == "cuda" else RULES
+
+
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Whether it was written with its loops, so that there is nothing to choose."""
+    return func.attrs is not None and SCHEDULED in func.attrs
+
+
+def start(func: tirx.PrimFunc) -> Schedule:
     return Schedule(tvm.IRModule({"main": _copy(func)}))
 
 
@@ -80,10 +92,10 @@ def _copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return copy.with_attr("global_symbol", "main")
 
 
-def _with_attrs_of(scheduled: tirx.PrimFunc, func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function private to its module has no global symbol: give it none."""
+def finish(sch: Schedule, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """What became of `func`. A function private to its module has no global symbol: give it none."""
     attrs = dict(func.attrs.items()) if func.attrs is not None else {}
-    bare = scheduled.without_attr("global_symbol")
+    bare = sch.mod["main"].without_attr("global_symbol")
     for key, value in attrs.items():
         bare = bare.with_attr(key, value)
     return bare

@@ -21,6 +21,9 @@ class Choices:
         return proposed
 
 
+DEFAULTS = Choices()
+
+
 class Decided(Choices):
     """Takes what was decided, and what is proposed where nothing was; a decision that is no option is an error."""
 

@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
+from gfcompile.codegen.schedules.choices import Choices, nearest
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize
 from gfcompile.codegen.schedules.reduction import schedule_rest
@@ -23,15 +24,19 @@ from gfcompile.codegen.schedules.tile import (
     close_tile,
     divisors,
     open_tile,
+    pick_tile,
+    pick_turns,
     vector_width,
 )
 from gfcompile.targets import Target
 
 _FEW_TASKS = 4
 _UNROLLED_REDUCTION = 4
+_ROW_BLOCKS = 6  # options
+_ORDERS = ("rows", "channels")
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """C[n,i,j,o] += x[n, i.., j.., c] * w[o/kb, .., c, o%kb]."""
     anchors = [block for block in list_blocks(sch) if is_conv(block)]
     if len(anchors) != 1:
@@ -40,8 +45,9 @@ def apply(sch: Schedule, target: Target) -> bool:
     width = vector_width(anchor, target)
     if width is None or width == 1:
         return False
-    tile = choose_tile(anchor.spatial, width, [2, 1, 0], target)
-    tile_rows(sch, anchor, tile, target, channels_outside=True, unroll_reduce=_UNROLLED_REDUCTION)
+    proposed = choose_tile(anchor.spatial, width, [2, 1, 0], target)
+    tile = pick_tile(choices, anchor.spatial, width, [2, 1, 0], target, proposed)
+    tile_rows(sch, anchor, tile, target, choices, channels_outside=True, unroll_reduce=_UNROLLED_REDUCTION)
     return True
 
 
@@ -57,7 +63,13 @@ def is_conv(block: Block) -> bool:
 
 
 def tile_rows(
-    sch: Schedule, anchor: Block, tile: Tile, target: Target, channels_outside: bool, unroll_reduce: int
+    sch: Schedule,
+    anchor: Block,
+    tile: Tile,
+    target: Target,
+    choices: Choices,
+    channels_outside: bool,
+    unroll_reduce: int,
 ) -> None:
     """Arrange the tiles of a [N,H,W,C] anchor, pull its padding to the row block, schedule what is left."""
     stages = ancestors(sch, anchor)
@@ -77,18 +89,23 @@ def tile_rows(
     channels_first = channels_outside and _prefers_channels(
         pixels, weights, tasks, anchor.spatial[3] // tile.sizes[3], target
     )
-    if channels_first or tasks < _FEW_TASKS or tile.sizes[0] > 1:
+    order = _ORDERS[channels_first or tasks < _FEW_TASKS or tile.sizes[0] > 1]
+    if tile.sizes[0] == 1:
+        order = choices.pick("order", _ORDERS, order)
+    turns = pick_turns(choices, anchor.reduce[-1])
+    if order == "channels":
         sch.reorder(o, b, i, j)
         parallelize(sch, [o, b, i], anchor.work)
-        close_tile(sch, anchor, j, inner, tile, unroll_reduce)
+        close_tile(sch, anchor, j, inner, tile, unroll_reduce, turns)
     else:
+        block_rows = choices.pick("rows", nearest(divisors(rows, rows), _ROW_BLOCKS, block_rows), block_rows)
         io, ii = sch.split(i, [None, block_rows])
-        order = (o, ii, j) if channels_outside else (ii, j, o)
-        sch.reorder(b, io, *order)
+        inside = (o, ii, j) if channels_outside else (ii, j, o)
+        sch.reorder(b, io, *inside)
         task = sch.fuse(b, io)
         if anchor.work >= SERIAL_BELOW:
             sch.parallel(task)
-        close_tile(sch, anchor, order[-1], inner, tile, unroll_reduce)
+        close_tile(sch, anchor, inside[-1], inner, tile, unroll_reduce, turns)
         if pad is not None:
             _pad_at(sch, find_block(sch, pad), task, target)
             done.add(pad)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 
 from gfcompile.codegen.schedules.blocks import Block, access, list_blocks
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.conv import tile_rows
-from gfcompile.codegen.schedules.tile import accumulators, choose_tile, vector_width
+from gfcompile.codegen.schedules.tile import accumulators, choose_tile, pick_tile, vector_width
 from gfcompile.targets import Target
 
 _UNROLLED_TAPS = 9
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """C[n,i,j,c] += x[n, i.., j.., c] * w[.., c]: both operands run along the channels."""
     anchors = [block for block in list_blocks(sch) if is_depthwise(block)]
     if len(anchors) != 1:
@@ -21,8 +22,10 @@ def apply(sch: Schedule, target: Target) -> bool:
     width = vector_width(anchor, target)
     if width is None or width == 1:
         return False
-    tile = choose_tile(anchor.spatial, width, [2], target, most_vectors=1, most=most_pixels(anchor.reduce[-1], target))
-    tile_rows(sch, anchor, tile, target, channels_outside=False, unroll_reduce=_UNROLLED_TAPS)
+    most = most_pixels(anchor.reduce[-1], target)
+    proposed = choose_tile(anchor.spatial, width, [2], target, most_vectors=1, most=most)
+    tile = pick_tile(choices, anchor.spatial, width, [2, 1], target, proposed, most_vectors=2)
+    tile_rows(sch, anchor, tile, target, choices, channels_outside=False, unroll_reduce=_UNROLLED_TAPS)
     return True
 
 

@@ -14,14 +14,15 @@ from gfcompile.codegen.schedules.blocks import (
     list_blocks,
     split_axes,
 )
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.inline import inline_injective
-from gfcompile.codegen.schedules.loops import parallelize
+from gfcompile.codegen.schedules.loops import parallelize, pick_tasks
 from gfcompile.codegen.schedules.reduction import schedule_rest
-from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, open_tile
+from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, open_tile, pick_tile
 from gfcompile.targets import Target
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """Both operands run along the last reduction axis; its lanes become partial sums in registers."""
     anchors = [block for block in list_blocks(sch) if is_dot(block, target)]
     if not anchors:
@@ -35,9 +36,10 @@ def apply(sch: Schedule, target: Target) -> bool:
     partial = factor(sch, lane, axes, anchor.name).rv
     anchor, tail = bring_tail(sch, find_block(sch, anchor.name))
     # choose_tile's "vectors" are columns here: each row and each column costs one vector load a step
-    tile = choose_tile(extents, 1, list(range(axes - 2, -1, -1))[:2], target)
+    rows = list(range(axes - 2, -1, -1))[:2]
+    tile = pick_tile(choices, extents, 1, rows, target, choose_tile(extents, 1, rows, target))
     outer, inner = open_tile(sch, tail, tile)
-    outer = parallelize(sch, outer, work)
+    outer = parallelize(sch, outer, work, pick_tasks(choices))
     for loop in inner:
         sch.unroll(loop)
     sch.compute_at(anchor.rv, outer[-1], preserve_unit_loops=True)

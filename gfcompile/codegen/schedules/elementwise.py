@@ -5,12 +5,13 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 
 from gfcompile.codegen.schedules.blocks import find_block, list_blocks
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.loops import schedule_injective
 from gfcompile.targets import Target
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, _choices: Choices) -> bool:
     """Injective blocks only: arithmetic, broadcasts, transposes, reshapes, concatenations, gathers."""
     if not all(block.is_injective for block in list_blocks(sch)):
         return False

@@ -6,6 +6,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, axis_loops, has_axis_loops, same_point, split_axes
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.tile import divisors, vector_width
 from gfcompile.targets import Target
 
@@ -32,6 +33,11 @@ def parallelize(sch: Schedule, loops: list[LoopRV], work: int, enough: int = _EN
     task = sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
     sch.parallel(task)
     return [task, *loops[taken:]]
+
+
+def pick_tasks(choices: Choices, name: str = "tasks") -> int:
+    """How many tasks are enough."""
+    return choices.pick(name, (4, 8, 16, _ENOUGH_TASKS, 64, 128), _ENOUGH_TASKS)
 
 
 def schedule_injective(sch: Schedule, block: Block, target: Target) -> None:

@@ -13,7 +13,7 @@ from math import prod
 
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
 from gfcompile.codegen.schedules.blocks import (
     Block,
@@ -25,14 +25,16 @@ from gfcompile.codegen.schedules.blocks import (
     list_blocks,
     split_axes,
 )
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.reduction import schedule_rest
-from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors, vector_width
+from gfcompile.codegen.schedules.tile import Tile, choose_tile, divisors, pick_tile, pick_turns, vector_width
 from gfcompile.targets import Target
 
 _SLICE = 256  # rows, at most
 _FEW_ROWS = 32  # in a slice: more of them are sought
 _UNROLLED_ROWS = 4
+_OFFERED_PARTS = 12
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Outer:
     width: int
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """The heaviest such sum; other blocks get plain schedules."""
     found = [outer for block in list_blocks(sch) if (outer := match(block, target)) is not None]
     if not found:
@@ -52,15 +54,18 @@ def apply(sch: Schedule, target: Target) -> bool:
     outer = max(found, key=lambda each: each.anchor.work)
     name, extents = outer.anchor.name, outer.anchor.spatial
     inline_injective(sch, keep=ancestors(sch, outer.anchor))
-    tile = choose_tile([extents[outer.rows], extents[-1]], outer.width, [0], target)
-    parts = choose_parts(extents, outer.rows, tile, target)
+    plane = [extents[outer.rows], extents[-1]]
+    tile = pick_tile(choices, plane, outer.width, [0], target, choose_tile(plane, outer.width, [0], target))
+    offered = list_parts(extents, outer.rows, tile, target)
+    parts = choices.pick("parts", offered[:_OFFERED_PARTS], offered[0])
     if _is_one_slice(outer.anchor.reduce):
         at, partial = _arrange_tasks(sch, find_block(sch, name), parts, outer), name
     else:
-        partial = factor(sch, _cut_slices(sch, find_block(sch, name)), 0, name).name
+        most = choices.pick("slice", (64, 128, _SLICE, 512, 1024), _SLICE)
+        partial = factor(sch, _cut_slices(sch, find_block(sch, name), most), 0, name).name
         at = _arrange_sum(sch, find_block(sch, name), parts, outer)
         sch.compute_at(find_block(sch, partial).rv, at, preserve_unit_loops=True)
-    done = _arrange_slice(sch, find_block(sch, partial), at, tile, outer)
+    done = _arrange_slice(sch, find_block(sch, partial), at, tile, outer, choices)
     schedule_rest(sch, {name, partial, *(sch.get(rv).name_hint for rv in done)}, target)
     return True
 
@@ -88,24 +93,24 @@ def _is_one_slice(reduce: list[int]) -> bool:
     return prod(reduce) <= _SLICE
 
 
-def slice_rows(reduce: list[int]) -> tuple[int, int] | None:
+def slice_rows(reduce: list[int], most: int = _SLICE) -> tuple[int, int] | None:
     """(axis, rows of it in a slice), all axes behind it whole; None for few rows, or where no slice is small."""
     if _is_one_slice(reduce):
         return (0, reduce[0]) if prod(reduce) >= _FEW_ROWS else None
     count = 1
     for axis in range(len(reduce) - 1, -1, -1):
-        if count * reduce[axis] <= _SLICE:
+        if count * reduce[axis] <= most:
             count *= reduce[axis]
             continue
-        rows = max(divisors(reduce[axis], _SLICE // count)) if count < _FEW_ROWS else 1
+        rows = max(divisors(reduce[axis], most // count)) if count < _FEW_ROWS else 1
         return (axis, rows) if count * rows > 1 else None
     return None
 
 
-def choose_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> tuple[int, int]:
-    """Tasks along the first axis (one if that is `rows`) and along `rows`: enough for all cores, least to read.
+def list_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> list[tuple[int, int]]:
+    """Tasks along the first axis (one if that is `rows`) and along `rows`, best first.
 
-    A task's part of C stays in cache where that can be.
+    Best is enough for all cores, a task's part of C in cache where that can be, and least to read.
     """
     blocks = 1 if rows == 0 else extents[0]
     taps = prod(extents) // (blocks * extents[rows] * extents[-1])
@@ -115,14 +120,15 @@ def choose_parts(extents: list[int], rows: int, tile: Tile, target: Target) -> t
         tasks = parts[0] * parts[1]
         return tasks < target.cores, 4 * taps * columns * lines > target.cache // 2, tasks * (columns + lines)
 
-    return min(product(divisors(blocks, blocks), divisors(extents[rows] // tile.sizes[0], extents[rows])), key=cost)
+    return sorted(product(divisors(blocks, blocks), divisors(extents[rows] // tile.sizes[0], extents[rows])), key=cost)
 
 
-def _cut_slices(sch: Schedule, anchor: Block) -> LoopRV:
-    """Split the reduction into slices and their rows; returns the loop of slices."""
+def _cut_slices(sch: Schedule, anchor: Block, most: int) -> LoopRV:
+    """Split the reduction into slices of at most so many rows; returns the loop of slices."""
     _, loops = split_axes(anchor, axis_loops(sch, anchor))
-    found = slice_rows(anchor.reduce)
-    assert found is not None  # `match` looked
+    found = slice_rows(anchor.reduce, most)
+    if found is None:
+        raise ScheduleError(f"{anchor.name}: no slices of {most} rows")
     axis, rows = found
     outer = loops[: axis + 1]
     if rows > 1:
@@ -165,7 +171,9 @@ def _arrange_sum(sch: Schedule, total: Block, parts: tuple[int, int], outer: Out
     return slices
 
 
-def _arrange_slice(sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer: Outer) -> list[SBlockRV]:
+def _arrange_slice(
+    sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer: Outer, choices: Choices
+) -> list[SBlockRV]:
     """One slice's part of C, a register tile at a time; returns the blocks that pack slices and store tiles."""
     widths = [
         tile.sizes[1 if access(load, partial.spatial_vars[-1], outer.width) == "unit" else 0] for load in _pair(partial)
@@ -178,7 +186,8 @@ def _arrange_slice(sch: Schedule, partial: Block, at: LoopRV, tile: Tile, outer:
     lines, line = sch.split(space[rows], [None, tile.sizes[0]])
     vectors, vector, lane = sch.split(space[-1], [None, tile.sizes[1] // tile.width, tile.width])
     others = [loop for axis, loop in enumerate(space[:-1]) if axis != rows]
-    few = max(divisors(int(sch.get(reduce[-1]).extent), _UNROLLED_ROWS))
+    extent = int(sch.get(reduce[-1]).extent)
+    few = pick_turns(choices, extent, max(divisors(extent, _UNROLLED_ROWS)))
     reduce[-1:] = sch.split(reduce[-1], [None, few])
     sch.reorder(*others, lines, vectors, *reduce, line, vector, lane)
     for loop in (reduce[-1], line, vector):

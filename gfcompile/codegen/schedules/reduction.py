@@ -22,9 +22,24 @@ from gfcompile.codegen.schedules.blocks import (
     list_blocks,
     split_axes,
 )
+from gfcompile.codegen.schedules.choices import DEFAULTS, Choices
 from gfcompile.codegen.schedules.inline import inline_injective
-from gfcompile.codegen.schedules.loops import SERIAL_BELOW, parallelize, schedule_injective, schedule_plain
-from gfcompile.codegen.schedules.tile import bring_tail, choose_tile, close_tile, divisors, open_tile, vector_width
+from gfcompile.codegen.schedules.loops import (
+    SERIAL_BELOW,
+    parallelize,
+    pick_tasks,
+    schedule_injective,
+    schedule_plain,
+)
+from gfcompile.codegen.schedules.tile import (
+    bring_tail,
+    choose_tile,
+    close_tile,
+    divisors,
+    open_tile,
+    pick_tile,
+    vector_width,
+)
 from gfcompile.targets import Target
 
 _FEW_TASKS = 8
@@ -33,16 +48,16 @@ _UNROLLED_TAPS = 9
 _VECTORS = 4
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """One or more reductions, each with the element-wise work around it."""
     if all(block.is_injective for block in list_blocks(sch)):
         return False
     inline_injective(sch)
-    schedule_rest(sch, (), target)
+    schedule_rest(sch, (), target, choices)
     return True
 
 
-def schedule_rest(sch: Schedule, done: Container[str], target: Target) -> None:
+def schedule_rest(sch: Schedule, done: Container[str], target: Target, choices: Choices = DEFAULTS) -> None:
     """Give every block not in `done` a schedule of its own."""
     names = [block.name for block in list_blocks(sch) if block.name not in done]
     finished: set[str] = set()
@@ -52,10 +67,10 @@ def schedule_rest(sch: Schedule, done: Container[str], target: Target) -> None:
             if block.is_injective:
                 schedule_injective(sch, block, target)
             else:
-                finished |= schedule_reduction(sch, block, target)
+                finished |= schedule_reduction(sch, block, target, choices)
 
 
-def schedule_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
+def schedule_reduction(sch: Schedule, block: Block, target: Target, choices: Choices) -> set[str]:
     """Schedule one reduction; returns the names of the later blocks it has scheduled with it."""
     if not block.is_regular or not block.reduce or not has_axis_loops(sch, block):
         schedule_plain(sch, block)
@@ -63,28 +78,29 @@ def schedule_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
     width = vector_width(block, target) if block.spatial else None
     parts = _partial_sums(sch, block, width, target)
     if parts is not None:
-        tile_reduction(sch, parts, target)
+        tile_reduction(sch, parts, target, choices)
         final = find_block(sch, block.name)
         if final.spatial and vector_width(final, target) is not None:
             return tile_reduction(sch, final, target)
         schedule_plain(sch, final)
         return set()
     if width is not None and block.spatial:
-        return tile_reduction(sch, block, target)
+        return tile_reduction(sch, block, target, choices)
     schedule_plain(sch, block)
     return set()
 
 
-def tile_reduction(sch: Schedule, block: Block, target: Target) -> set[str]:
+def tile_reduction(sch: Schedule, block: Block, target: Target, choices: Choices = DEFAULTS) -> set[str]:
     """Accumulate a few vectors of the last axis in registers; returns the name of the epilogue taken along."""
     width = vector_width(block, target)
     if width is None or not block.spatial:
         schedule_plain(sch, block)
         return set()
     block, tail = bring_tail(sch, block)
-    tile = choose_tile(block.spatial, width, [], target, most_vectors=_VECTORS)
+    proposed = choose_tile(block.spatial, width, [], target, most_vectors=_VECTORS)
+    tile = pick_tile(choices, block.spatial, width, [], target, proposed, name=f"{block.name}.tile")
     outer, inner = open_tile(sch, tail, tile)
-    outer = parallelize(sch, outer, block.work)
+    outer = parallelize(sch, outer, block.work, pick_tasks(choices, f"{block.name}.tasks"))
     close_tile(sch, block, outer[-1], inner, tile, unroll_reduce=_UNROLLED_TAPS)
     return {tail.name}
 

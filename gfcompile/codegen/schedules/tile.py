@@ -20,9 +20,13 @@ from gfcompile.codegen.schedules.blocks import (
     split_axes,
     writes_output,
 )
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.targets import Target
 
 _WIDEST = 16  # lanes of an odd-sized vector: LLVM splits it into legal ones
+_OFFERED = 24  # tiles, as a choice
+_OPERANDS = 2  # vector registers that no tile can do without
+_MOST_TURNS = 16
 
 
 def divisors(number: int, limit: int) -> list[int]:
@@ -82,25 +86,46 @@ def choose_tile(
 
     Every size divides its axis, so no edge is left. `most` is how many accumulators it may have, if fewer than usual.
     """
-    budget = accumulators(target) if most is None else most
-    best, best_cost = None, None
+    budget = accumulators(target) if most is None else max(1, most)
+    return list_tiles(extents, width, rows, target, most_vectors, budget)[0]
+
+
+def list_tiles(
+    extents: list[int], width: int, rows: list[int], target: Target, most_vectors: int, budget: int
+) -> list[Tile]:
+    """All tiles of at most `budget` accumulators, best first."""
+    found: list[tuple[tuple[float, ...], Tile]] = []
     spans = [divisors(extents[axis], budget) for axis in rows]
     for vectors in divisors(extents[-1] // width, min(budget, most_vectors)):
         for sizes in product(*spans):
             count = prod(sizes)
-            total = count * vectors
-            if total > budget:
+            if count * vectors > budget:
                 continue
             cycles = cycles_a_product(count, vectors, target)
             # ties: two vectors a row is what one packed block holds; then long rows of the preferred axis
             cost = (round(cycles, 3), abs(vectors - 2), *(-size for size in sizes))
-            if best_cost is None or cost < best_cost:
-                tile = [1] * len(extents)
-                tile[-1] = vectors * width
-                for axis, size in zip(rows, sizes, strict=True):
-                    tile[axis] = size
-                best, best_cost = Tile(tuple(tile), width), cost
-    return best if best is not None else Tile((*([1] * (len(extents) - 1)), width), width)
+            tile = [1] * len(extents)
+            tile[-1] = vectors * width
+            for axis, size in zip(rows, sizes, strict=True):
+                tile[axis] = size
+            found.append((cost, Tile(tuple(tile), width)))
+    return [tile for _, tile in sorted(found, key=lambda pair: pair[0])]
+
+
+def pick_tile(
+    choices: Choices,
+    extents: list[int],
+    width: int,
+    rows: list[int],
+    target: Target,
+    proposed: Tile,
+    most_vectors: int = 8,
+    name: str = "tile",
+) -> Tile:
+    """A choice among the best of all tiles that leave room for operands."""
+    tiles = list_tiles(extents, width, rows, target, most_vectors, target.registers - _OPERANDS)[:_OFFERED]
+    sizes = [tile.sizes for tile in tiles]
+    return Tile(choices.pick(name, list(dict.fromkeys([proposed.sizes, *sizes])), proposed.sizes), width)
 
 
 def find_tail(sch: Schedule, anchor: Block) -> Block | None:
@@ -141,12 +166,24 @@ def open_tile(sch: Schedule, tail: Block, tile: Tile) -> tuple[list[LoopRV], lis
     return outer, inner
 
 
+def pick_turns(choices: Choices, reduce: int, proposed: int = 0) -> int:
+    """How many turns of a reduction loop are unrolled; 0 leaves it to the template's rule."""
+    return choices.pick("turns", sorted({proposed, *divisors(reduce, _MOST_TURNS)}), proposed)
+
+
 def close_tile(
-    sch: Schedule, anchor: Block, at: LoopRV, inner: list[LoopRV], tile: Tile, unroll_reduce: int = 1
+    sch: Schedule,
+    anchor: Block,
+    at: LoopRV,
+    inner: list[LoopRV],
+    tile: Tile,
+    unroll_reduce: int = 1,
+    turns: int = 0,
 ) -> None:
     """Compute the anchor inside loop `at`, accumulators in registers: reductions outside, tile unrolled, lanes last.
 
-    Reduction loops from the innermost out are unrolled while their product stays within `unroll_reduce`.
+    Reduction loops from the innermost out are unrolled while their product stays within `unroll_reduce`; or, if that
+    many are asked for, just `turns` of the innermost.
     """
     _unroll_lanes(sch, inner, tile.width)
     sch.compute_at(anchor.rv, at, preserve_unit_loops=True)
@@ -154,12 +191,16 @@ def close_tile(
     loops = sch.get_loops(anchor.rv)[-axes:]
     space, reduce = split_axes(anchor, loops)
     vector, lane = sch.split(space[-1], [None, tile.width])
+    extents = anchor.reduce
+    if turns:
+        reduce[-1:] = sch.split(reduce[-1], [None, turns])
+        extents, unroll_reduce = [*extents[:-1], extents[-1] // turns, turns], turns
     sch.reorder(*reduce, *space[:-1], vector, lane)
     for loop in (*space[:-1], vector):
         sch.unroll(loop)
     sch.vectorize(lane)
     count = 1
-    for loop, extent in zip(reversed(reduce), reversed(anchor.reduce), strict=True):
+    for loop, extent in zip(reversed(reduce), reversed(extents), strict=True):
         count *= extent
         if count > unroll_reduce:
             break

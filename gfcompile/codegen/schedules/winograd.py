@@ -15,9 +15,17 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, find_block, list_blocks, same_point, writes_output
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.codegen.schedules.reduction import schedule_rest
-from gfcompile.codegen.schedules.tile import Tile, choose_tile, cycles_a_product, divisors
+from gfcompile.codegen.schedules.tile import (
+    Tile,
+    choose_tile,
+    cycles_a_product,
+    divisors,
+    pick_tile,
+    pick_turns,
+)
 from gfcompile.targets import Target
 
 _BAND, _GATHER, _DOWN, _INPUT, _PRODUCT, _UP, _OUTPUT = STAGES = tuple(
@@ -30,6 +38,7 @@ _MOST_TILES = 128
 _MOST_CACHES = 5  # of a task's transformed inputs, which every panel of outputs reads again
 _MOST_SHARED_CACHES = 10  # of all transformed inputs, where all tasks read them
 _PANEL_VECTORS = (2, 4)
+_OFFERED_BLOCKINGS = 12
 _UNROLLED_REDUCTION = 4
 _LINE, _LINES = 16, 1024  # values of a cache line, and of as many lines as a way holds: where positions would collide
 
@@ -69,7 +78,7 @@ class Blocking:
     shared: bool = False
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """The stages of `kernels.winograd_conv2d`, with or without an epilogue."""
     if not set(STAGES) <= {block.name for block in list_blocks(sch)}:
         return False
@@ -77,10 +86,12 @@ def apply(sch: Schedule, target: Target) -> bool:
     inline_injective(sch, keep=stages)
     _take_epilogue(sch, stages)
     shape = _read_shape(sch, target, _WEIGHT not in stages)
-    blocking = choose_blocking(shape, target)
-    tile = _product_tile(shape, blocking, target)
+    blocking = _pick_blocking(choices, shape, target)
+    plane = _product_plane(shape, blocking)
+    tile = pick_tile(choices, plane, shape.width, [0], target, choose_tile(plane, shape.width, [0], target))
+    turns = pick_turns(choices, shape.inputs, max(divisors(shape.inputs, _UNROLLED_REDUCTION)))
     tasks, panels = _arrange_output(sch, shape, blocking, tile)
-    _arrange_product(sch, panels, tile, shape)
+    _arrange_product(sch, panels, tile, shape, turns)
     _arrange_input(sch, None if blocking.shared else tasks, shape)
     if not shape.prepared:
         _arrange_weights(sch, panels, shape)
@@ -99,12 +110,29 @@ def _stages(sch: Schedule) -> list[str]:
 
 def choose_blocking(shape: Shape, target: Target) -> Blocking:
     """The least time of the busiest core, by a model: products, transforms, and the weights that every task reads."""
+    return _list_blockings(shape, target, _MOST_TILES)[0]
+
+
+def _pick_blocking(choices: Choices, shape: Shape, target: Target) -> Blocking:
+    """A choice among the best, of larger blocks too than the model is trusted with."""
+    proposed = choose_blocking(shape, target)
+    offered = _list_blockings(shape, target, 2 * _MOST_TILES)[:_OFFERED_BLOCKINGS]
+    options = {_as_option(each): each for each in (proposed, *offered)}
+    return options[choices.pick("block", list(options), _as_option(proposed))]
+
+
+def _as_option(blocking: Blocking) -> tuple[int, int, int, int]:
+    return blocking.images, blocking.rows, blocking.parts, int(blocking.shared)
+
+
+def _list_blockings(shape: Shape, target: Target, most_tiles: int) -> list[Blocking]:
+    """Best first."""
     whole_rows = [(1, rows) for rows in divisors(shape.rows, shape.rows)]
     whole_images = [(images, shape.rows) for images in divisors(shape.images, shape.images)]
     parts = divisors(shape.outputs // shape.width, target.cores)
     candidates = [Blocking(*block, part) for block, part in product((*whole_rows, *whole_images), parts)]
     bytes_a_tile = 4 * shape.span**2 * shape.inputs
-    most = min(_MOST_TILES, _MOST_CACHES * target.cache // bytes_a_tile)
+    most = min(most_tiles, _MOST_CACHES * target.cache // bytes_a_tile)
     small = [each for each in candidates if each.images * each.rows * shape.cols <= most]
     if shape.tiles * bytes_a_tile <= _MOST_SHARED_CACHES * target.cache:
         small += [
@@ -112,14 +140,14 @@ def choose_blocking(shape: Shape, target: Target) -> Blocking:
             for vectors in _PANEL_VECTORS
             if shape.outputs % (vectors * shape.width) == 0
         ]
-    return min(small or candidates[:1], key=lambda blocking: _cycles(shape, blocking, target))
+    return sorted(small or candidates[:1], key=lambda blocking: _cycles(shape, blocking, target))
 
 
 def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
     tasks = shape.images // blocking.images * (shape.rows // blocking.rows) * blocking.parts
     tiles = blocking.images * blocking.rows * shape.cols
     outputs, area = shape.outputs // blocking.parts, shape.span**2
-    tile = _product_tile(shape, blocking, target)
+    tile = choose_tile(_product_plane(shape, blocking), shape.width, [0], target)
     rows, vectors = tile.sizes[0], tile.sizes[1] // tile.width
     step = cycles_a_product(rows, vectors, target)
     products = tiles * shape.inputs * outputs / shape.width * step
@@ -130,9 +158,9 @@ def _cycles(shape: Shape, blocking: Blocking, target: Target) -> float:
     return area * (turns * (products + results + weights) + inputs * (1 / target.cores if blocking.shared else turns))
 
 
-def _product_tile(shape: Shape, blocking: Blocking, target: Target) -> Tile:
-    tiles = blocking.images * blocking.rows * shape.cols
-    return choose_tile([tiles, shape.outputs // blocking.parts], shape.width, [0], target)
+def _product_plane(shape: Shape, blocking: Blocking) -> list[int]:
+    """Rows and columns of a task's products."""
+    return [blocking.images * blocking.rows * shape.cols, shape.outputs // blocking.parts]
 
 
 def _take_epilogue(sch: Schedule, stages: list[str]) -> None:
@@ -181,7 +209,7 @@ def _arrange_output(sch: Schedule, shape: Shape, blocking: Blocking, tile: Tile)
     return tasks, panels
 
 
-def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) -> None:
+def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape, turns: int) -> None:
     """One matrix product for each position of a tile, its accumulators in registers."""
     block = find_block(sch, _PRODUCT).rv
     sch.compute_at(block, panels, preserve_unit_loops=True)
@@ -189,7 +217,7 @@ def _arrange_product(sch: Schedule, panels: LoopRV, tile: Tile, shape: Shape) ->
     position = sch.fuse(i, j)
     rows, row = sch.split(row, [None, tile.sizes[0]])
     channels, vector, lane = sch.split(channel, [None, tile.sizes[1] // shape.width, shape.width])
-    reduce, few = sch.split(reduce, [None, max(divisors(shape.inputs, _UNROLLED_REDUCTION))])
+    reduce, few = sch.split(reduce, [None, turns])
     sch.reorder(position, channels, rows, reduce, few, row, vector, lane)
     _unroll(sch, [few, row, vector, lane])
     written = sch.cache_write(block, 0, "local")

@@ -19,6 +19,7 @@ from tvm.s_tir.schedule import SBlockRV, ScheduleError
 from tvm_ffi import structural_walk
 
 from gfcompile.codegen.schedules.blocks import Block, access, ancestors, find_block, list_blocks
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.gpu.fusion import inline_epilogue, inline_producers
 from gfcompile.codegen.schedules.gpu.rest import schedule_rest
 from gfcompile.codegen.schedules.inline import inline_injective
@@ -67,7 +68,7 @@ class Product:
     depth: list[int]
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     """The largest product of the function, with its epilogue; whatever else there is gets kernels of its own."""
     found = [block for block in list_blocks(sch) if _is_worth_tiling(block)]
     if not found:

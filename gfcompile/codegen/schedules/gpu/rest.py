@@ -12,6 +12,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from gfcompile.codegen.schedules.blocks import Block, access, axis_loops, has_axis_loops, list_blocks, split_axes
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.gpu.fusion import inline_epilogue
 from gfcompile.codegen.schedules.gpu.threads import BLOCK_THREADS, WARP, bind_flat, bind_single, is_bound
 from gfcompile.codegen.schedules.inline import inline_injective
@@ -25,7 +26,7 @@ _LONG = 64
 _UNROLLED_TAPS = 9
 
 
-def apply(sch: Schedule, target: Target) -> bool:
+def apply(sch: Schedule, target: Target, _choices: Choices) -> bool:
     """Takes everything: each block that is left after inlining is a kernel."""
     inline_injective(sch)
     schedule_rest(sch, target)

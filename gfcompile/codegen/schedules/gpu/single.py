@@ -5,11 +5,12 @@ from __future__ import annotations
 from tvm.s_tir import Schedule
 
 from gfcompile.codegen.schedules.blocks import list_blocks
+from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.gpu.threads import bind_single
 from gfcompile.targets import Target
 
 
-def apply(sch: Schedule, _target: Target) -> bool:
+def apply(sch: Schedule, _target: Target, _choices: Choices) -> bool:
     for block in list_blocks(sch):
         bind_single(sch, block.rv)
     return True
