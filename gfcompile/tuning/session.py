@@ -1,0 +1,255 @@
+"""A tuning session: trials in batches, the budget spent where it pays, every result kept as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median, quantiles
+from typing import Any
+
+from tvm.s_tir.schedule import ScheduleError
+
+from gfcompile.codegen.schedules.choices import Option
+from gfcompile.targets import Target
+from gfcompile.tuning.builders import Built, BuildPool
+from gfcompile.tuning.database import Database, Record, is_faster
+from gfcompile.tuning.keys import target_key, versions
+from gfcompile.tuning.search import PARENTS, Search
+from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
+from gfcompile.tuning.tasks import Task
+from gfcompile.tuning.trial import Measurement, Runner, TrialFailed
+
+MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel is far beyond
+_BATCH = 8
+_TIMEOUT = 20.0  # seconds, for kernels that take milliseconds
+_CONFIRMING = 3  # further runs of a trial that looks best, before it is believed
+_STALE = 0.5  # what is left of a kernel's claim on the budget after a batch that found nothing better
+_PATIENCE = 4  # such batches in a row end its search
+_LEAST_SHARE = 0.002  # of the kernels' time: what takes less is left alone
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Whichever ends first; without any, until nothing better is found."""
+
+    trials: int | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class Tuned:
+    """A kernel in the session."""
+
+    task: Task
+    usual: Drawn
+    search: Search
+    seconds: float = 0.0  # of all its calls in a step, untuned
+    best: Record | None = None
+    trials: int = 0
+    failures: int = 0
+    stale: int = 0
+
+    @property
+    def gained(self) -> float:
+        """Seconds of a step, by the best record."""
+        return self.seconds * (1 - 1 / self.best.ratio) if self.best is not None and self.best.ratio else 0.0
+
+    @property
+    def claim(self) -> float:
+        return (self.seconds - self.gained) * _STALE**self.stale
+
+
+@dataclass
+class Status:
+    """Where a session stands; `kernel` is what it works on."""
+
+    kernels: list[Tuned]
+    budget: Budget
+    started: float = field(default_factory=time.monotonic)
+    trials: int = 0
+    kernel: Tuned | None = None
+
+    @property
+    def untuned_seconds(self) -> float:
+        return sum(each.seconds for each in self.kernels)
+
+    @property
+    def ratio(self) -> float:
+        """Of the kernels' time in a step: untuned by tuned."""
+        total = self.untuned_seconds
+        return total / (total - sum(each.gained for each in self.kernels)) if total else 1.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        trials, seconds = self.budget.trials, self.budget.seconds
+        return (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the rate so far, where it is trials that end the session."""
+        if self.budget.seconds is not None:
+            return max(0.0, self.budget.seconds - self.seconds)
+        if self.budget.trials is None or not self.trials:
+            return None
+        return (self.budget.trials - self.trials) * self.seconds / self.trials
+
+
+class Session:
+    """Tunes the kernels of one step for one machine. `run` may be interrupted: what was measured is in the database."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        target: Target,
+        database: Database,
+        runner: Runner,
+        machine: Mapping[str, Any],
+        workers: int,
+        show: Callable[[Status], None] = lambda _: None,
+    ) -> None:
+        self._target, self._database, self._runner, self._show = target, database, runner, show
+        self._workers, self._machine = workers, dict(machine)
+        self._key, self._versions = target_key(target), versions()
+        self._kernels = []
+        for task in tasks:
+            templates = list_templates(task.function, target)
+            if templates and task.calls:
+                self._kernels.append(Tuned(task, templates[0], Search(templates, seed=len(self._kernels))))
+
+    def run(self, budget: Budget) -> Status:
+        status = Status(self._kernels, budget)
+        with BuildPool(self._target, self._workers, self._runner.form) as pool:
+            for kernel in self._kernels:
+                self._recall(kernel)
+            self._measure_untuned(pool, status)
+            total = status.untuned_seconds
+            while not status.is_over:
+                open_ = [each for each in self._kernels if each.stale < _PATIENCE]
+                open_ = [each for each in open_ if each.seconds > _LEAST_SHARE * total]
+                if not open_:
+                    break
+                status.kernel = max(open_, key=lambda each: each.claim)
+                self._show(status)
+                self._try_batch(pool, status, status.kernel)
+        status.kernel = None
+        self._show(status)
+        return status
+
+    def _recall(self, kernel: Tuned) -> None:
+        """What earlier sessions found of it."""
+        known = self._database.tried(kernel.task.kernel, self._key)
+        known = [record for record in known if record.kind == self._runner.kind]
+        for rank, record in enumerate(sorted(known, key=lambda record: -_worth(record))):
+            candidate = Candidate(record.template, record.decisions)
+            options = self._options(kernel, candidate) if rank < PARENTS and _worth(record) else {}
+            kernel.search.tell(candidate, options, _worth(record) or None)
+        taken = [record.reference_seconds for record in known if record.reference_seconds is not None]
+        if taken:
+            kernel.seconds = median(taken) * kernel.task.calls
+        self._choose_best(kernel)
+
+    def _options(self, kernel: Tuned, candidate: Candidate) -> Mapping[str, tuple[Option, ...]]:
+        try:
+            return draw(kernel.task.function, self._target, candidate).options
+        except ScheduleError:
+            return {}  # the templates have changed since: nothing can be said of its neighbours
+
+    def _choose_best(self, kernel: Tuned) -> None:
+        emulated = self._runner.kind == "emulated"
+        kernel.best = self._database.best(kernel.task.kernel, self._key, allow_emulated=emulated)
+
+    def _measure_untuned(self, pool: BuildPool, status: Status) -> None:
+        """Each kernel against itself: how long it takes, and whether a trial of it works at all."""
+        for kernel in [each for each in self._kernels if not each.seconds]:
+            status.kernel = kernel
+            self._show(status)
+            for record in self._try(pool, kernel, [kernel.usual.candidate]):
+                if record.reference_seconds is None:  # nothing can be measured: it stays as it is
+                    kernel.stale = _PATIENCE
+                else:
+                    kernel.seconds = record.reference_seconds * kernel.task.calls
+
+    def _try_batch(self, pool: BuildPool, status: Status, kernel: Tuned) -> None:
+        asked = _BATCH if status.budget.trials is None else min(_BATCH, status.budget.trials - status.trials)
+        candidates = kernel.search.ask(asked)
+        before = kernel.best
+        records = self._try(pool, kernel, candidates)
+        status.trials += len(records)
+        kernel.trials += len(records)
+        kernel.failures += sum(record.failure is not None for record in records)
+        self._choose_best(kernel)
+        kernel.stale = kernel.stale + 1 if kernel.best == before else 0
+        if not candidates:
+            kernel.stale = _PATIENCE  # all of its space is known
+
+    def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
+        """Build all, then run them while nothing else runs here."""
+        built = pool.build(kernel.task.function, candidates)
+        with ThreadPoolExecutor(self._runner.boards) as boards:
+            found = list(boards.map(lambda each: self._measure(kernel, *each), zip(candidates, built, strict=True)))
+        return [record for record in found if record is not None]
+
+    def _measure(self, kernel: Tuned, asked: Candidate, built: Built | TrialFailed) -> Record:
+        candidate = built.candidate if isinstance(built, Built) else asked
+        options = built.options if isinstance(built, Built) else {}
+        record = self._run(kernel, candidate, built)
+        if is_faster(record) and (kernel.best is None or (record.ratio or 0) > (kernel.best.ratio or 0)):
+            record = self._run(kernel, candidate, built, _CONFIRMING)
+        self._database.add(record)
+        kernel.search.tell(candidate, options, _worth(record) or None)
+        return record
+
+    def _run(self, kernel: Tuned, candidate: Candidate, built: Built | TrialFailed, runs: int = 1) -> Record:
+        try:
+            if isinstance(built, TrialFailed):
+                raise built
+            found = [self._runner.run(built.path, _TIMEOUT) for _ in range(runs)]
+            return self._record(kernel, candidate, found)
+        except TrialFailed as failure:
+            return self._record(kernel, candidate, [], str(failure))
+
+    def _record(
+        self, kernel: Tuned, candidate: Candidate, found: Sequence[Measurement], failure: str | None = None
+    ) -> Record:
+        seconds = [each for measurement in found for each in measurement.seconds]
+        reference = [each for measurement in found for each in measurement.reference]
+        ratios = [untuned / tuned for untuned, tuned in zip(reference, seconds, strict=True)]
+        error = max((measurement.error for measurement in found), default=0.0)
+        if not error <= MOST_ERROR:
+            failure = f"wrong result: it differs by {error:.1e} of the largest value from the untuned kernel"
+        return Record(
+            kernel=kernel.task.kernel,
+            name=kernel.task.name,
+            template=candidate.template,
+            target=self._key,
+            versions=self._versions,
+            decisions=candidate.decisions,
+            kind=self._runner.kind,
+            seconds=median(seconds) if seconds else None,
+            reference_seconds=median(reference) if reference else None,
+            ratio=median(ratios) if ratios else None,
+            spread=_spread(ratios) if ratios else None,
+            failure=failure,
+            machine=self._machine,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def _worth(record: Record) -> float:
+    """Its ratio; 0 where it does not count."""
+    return record.ratio if record.ratio is not None and record.failure is None else 0.0
+
+
+def _spread(ratios: Sequence[float]) -> float:
+    """How far the median may be off: half of the middle half's width, by the root of how many there are."""
+    if len(ratios) < 2:
+        return float(abs(ratios[0]))
+    low, _, high = quantiles(ratios, n=4)
+    return (high - low) / 2 / len(ratios) ** 0.5

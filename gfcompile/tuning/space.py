@@ -1,0 +1,114 @@
+"""The space of a kernel: every template that takes it, and in each of them every choice it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import ScheduleError
+
+from gfcompile.codegen.schedules import choose_schedule, finish, find_workspace, is_scheduled, rules_for, start
+from gfcompile.codegen.schedules.choices import Choices, Decisions, Option
+from gfcompile.targets import Target
+
+_Option = TypeVar("_Option", bound=Option)
+# the templates worth trying on what the compiler gives to one; those that are missing here ask for nothing
+_TRIED = {
+    "winograd": ("winograd",),
+    "conv": ("conv", "gemm"),
+    "depthwise": ("depthwise",),
+    "outer": ("outer", "gemm"),
+    "gemm": ("gemm", "dot"),
+    "dot": ("dot", "gemm"),
+    "reduction": ("reduction",),
+    "matmul": ("matmul",),
+}
+_MOST_SCRATCH = 16 << 20  # bytes a thread
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A template and what is decided in it; what is not, it decides itself."""
+
+    template: str
+    decisions: Decisions = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, tuple[tuple[str, Option], ...]]:
+        return self.template, tuple(sorted(self.decisions.items()))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A candidate as it came out: every choice that was asked, with its options, and the scheduled kernel."""
+
+    candidate: Candidate
+    options: Mapping[str, tuple[Option, ...]]
+    function: tirx.PrimFunc
+
+
+class Sampled(Choices):
+    """Decides by MetaSchedule's sampling instruction, so that the schedule's trace holds every decision.
+
+    What is wanted is taken where it is an option, what is proposed elsewhere.
+    """
+
+    def __init__(self, sch: Schedule, wanted: Decisions) -> None:
+        self._sch, self._wanted = sch, wanted
+        self.options: dict[str, tuple[Option, ...]] = {}
+        self.decisions: dict[str, Option] = {}
+
+    def pick(self, name: str, options: Sequence[_Option], proposed: _Option) -> _Option:
+        wanted = self._wanted.get(name)
+        position = next((at for at, option in enumerate(options) if option == wanted), list(options).index(proposed))
+        count = len(options)
+        index = self._sch.sample_categorical(list(range(count)), [1 / count] * count, decision=position)
+        option = options[int(self._sch.get(index))]
+        self.options[name], self.decisions[name] = tuple(options), option
+        return option
+
+
+def schedule_function(
+    candidate: Candidate, target: Target, taken: Callable[[Sampled], None] = lambda _: None
+) -> Callable[[Schedule], None]:
+    """The candidate as MetaSchedule's space generators take it; a ScheduleError where the template does not apply."""
+    (rule,) = (rule for rule in rules_for(target) if rule.name == candidate.template)
+
+    def apply(sch: Schedule) -> None:
+        choices = Sampled(sch, candidate.decisions)
+        if not rule.apply(sch, target, choices):
+            raise ScheduleError(f"template '{rule.name}' does not take this kernel")
+        taken(choices)
+
+    return apply
+
+
+def draw(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn:
+    """Schedule the kernel so; a ScheduleError where that cannot be, or would take too much memory."""
+    found: list[Sampled] = []
+    sch = start(function)
+    schedule_function(candidate, target, found.append)(sch)
+    (choices,) = found
+    scheduled = finish(sch, function)
+    if target.kind == "cpu" and find_workspace(scheduled).each > _MOST_SCRATCH:
+        raise ScheduleError(f"{candidate.template}: more than {_MOST_SCRATCH >> 20} MB of scratch a thread")
+    return Drawn(Candidate(candidate.template, dict(choices.decisions)), choices.options, scheduled)
+
+
+def list_templates(function: tirx.PrimFunc, target: Target) -> list[Drawn]:
+    """The kernel as each template worth trying makes it unasked, the compiler's own first; none without choices."""
+    if is_scheduled(function):
+        return []
+    usual, _ = choose_schedule(function, target)
+    found = []
+    for template in _TRIED.get(usual, ()):
+        try:
+            drawn = draw(function, target, Candidate(template))
+        except ScheduleError:
+            continue  # it does not take this kernel
+        if any(len(options) > 1 for options in drawn.options.values()):
+            found.append(drawn)
+    return found
