@@ -1,0 +1,1 @@
+"""Tuning: what a schedule template leaves open, decided by trials on the machine itself."""
