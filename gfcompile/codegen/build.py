@@ -71,12 +71,19 @@ class KernelBuilder:
             found = self.scheduler(function)
             scheduled, scratch = found.function, max(scratch, found.workspace.each)
             check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
-            module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias=symbol not in self._in_place)})
             path = folder / f"{symbol}.o"
-            write_object(tirx.build(module, target, pipeline=PIPELINE), path)
+            compile_kernel(scheduled, symbol, target, path, noalias=symbol not in self._in_place)
             objects.append(path)
         progress(len(self.functions), len(self.functions), "")
         return Kernels(self.symbols, objects, scratch, None)
+
+
+def compile_kernel(
+    scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, path: Path, noalias: bool
+) -> None:
+    """The object at `path` defines the C function `symbol`; `noalias` promises that no operand lies on another."""
+    module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
+    write_object(tirx.build(module, target, pipeline=PIPELINE), path)
 
 
 def write_object(module: tvm.runtime.Module, path: Path) -> None:

@@ -62,7 +62,13 @@ def link_library(
 
     A library is loaded by a program that has its C library already: it uses glibc even where programs are static.
     """
-    sources = [driver, *runtime_sources(target.kind)]
+    link_shared([driver, *runtime_sources(target.kind)], objects, library, target, flags)
+
+
+def link_shared(
+    sources: Sequence[Path], objects: Sequence[Path], library: Path, target: Target, flags: Sequence[str] = ()
+) -> None:
+    """A library of C sources and objects, of the runtime just what is named."""
     _link([*sources, *objects], library, target, ["-shared", *flags], static=False)
     check_glibc(library, target)
 

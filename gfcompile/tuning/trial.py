@@ -1,0 +1,182 @@
+"""A trial: a candidate for a kernel and the kernel as it is untuned, in one program that compares and times the two.
+
+Both are linked with the runtime's own thread pool, so that what is timed is what runs in a step. CPU targets only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm_ffi import structural_walk
+
+from gfcompile.codegen.build import compile_kernel
+from gfcompile.codegen.link import RUNTIME, ZIG, link_executable, link_shared
+from gfcompile.codegen.schedules import Workspace, find_workspace
+from gfcompile.targets import Target
+
+Kind = Literal["program", "library"]
+NAMES: dict[Kind, str] = {"program": "trial", "library": "trial.so"}
+CANDIDATE, REFERENCE = "candidate", "reference"
+_RUNTIME = ("gf_cores.c", "gf_hooks.c", "gf_pool.c")  # what kernels run on; the rest is about steps
+_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_values.c")
+_TYPES = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "BOOL"}  # by NumPy's kind
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """`error` is max |candidate - reference| / max |reference|, of the worst output."""
+
+    error: float
+    seconds: tuple[float, ...]  # of the candidate, a run, one a turn
+    reference: tuple[float, ...]  # of the untuned kernel, in turn with it
+
+
+class TrialFailed(Exception):
+    """It crashed, hung or failed to build: the text says which. Never fatal to a session."""
+
+
+class Runner(Protocol):
+    """Runs trials somewhere."""
+
+    kind: str  # "measured", or "emulated"
+
+    def run(self, built: Path, timeout: float) -> Measurement: ...  # raises TrialFailed
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrialKernel:
+    """A compiled kernel of a trial; a reference is compiled once, and linked into many."""
+
+    object: Path
+    workspace: Workspace
+
+
+def compile_for_trial(
+    scheduled: tirx.PrimFunc, role: Literal["candidate", "reference"], target: Target, folder: Path
+) -> TrialKernel:
+    """The kernel's object in `folder`, complete whenever it is there: several processes may be writing the same."""
+    path = folder / f"{role}.o"
+    being_written = folder / f"{role}.{os.getpid()}.o"
+    compile_kernel(scheduled, _symbol(role), tvm.target.Target(target.tvm), being_written, noalias=True)
+    being_written.rename(path)
+    return TrialKernel(path, find_workspace(scheduled))
+
+
+def build_trial(
+    function: tirx.PrimFunc,
+    candidate: tirx.PrimFunc,
+    reference: tirx.PrimFunc | TrialKernel,
+    target: Target,
+    folder: Path,
+    kind: Kind = "program",
+) -> Path:
+    """The trial, linked, in `folder`, which is its own. `function` is the kernel before any schedule."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = compile_for_trial(candidate, CANDIDATE, target, folder)
+    if isinstance(reference, tirx.PrimFunc):
+        reference = compile_for_trial(reference, REFERENCE, target, folder)
+    return link_trial(function, made, reference, target, folder, kind)
+
+
+def link_trial(
+    function: tirx.PrimFunc, candidate: TrialKernel, reference: TrialKernel, target: Target, folder: Path, kind: Kind
+) -> Path:
+    """The program or library. A program for another kind of machine is static: an emulator needs no C library then."""
+    table, built = folder / "table.c", folder / NAMES[kind]
+    table.write_text(_write_table(function, candidate.workspace, reference.workspace))
+    sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME))]
+    objects = [candidate.object, reference.object]
+    if kind == "library":
+        link_shared(sources, objects, built, target)
+        return built
+    sources.append(RUNTIME / "trial/gf_trial_main.c")
+    flags = ["-Wl,-s"]  # debug information of the C library would be most of it
+    if target.architecture != platform.machine():
+        if target.link[0] == ZIG:
+            target = replace(target, libc="musl")
+        else:
+            flags.append("-static")
+    link_executable(sources, objects, built, target, flags)
+    return built
+
+
+def read_measurement(text: str) -> Measurement:
+    """What a trial prints. A failure that it tells of, and whatever it does not say, is a TrialFailed."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and isinstance(found.get("failure"), str):
+        raise TrialFailed(found["failure"])
+    try:
+        seconds, reference = ([float(value) for value in found[name]] for name in (CANDIDATE, REFERENCE))
+        error = float(found["error"])
+    except (TypeError, ValueError, KeyError):
+        raise TrialFailed(f"the trial's result cannot be read: {_start(text)}") from None
+    if not seconds or len(seconds) != len(reference) or not all(value > 0 for value in (*seconds, *reference)):
+        raise TrialFailed(f"the trial's times make no sense: {_start(text)}")
+    return Measurement(error, tuple(seconds), tuple(reference))
+
+
+def _start(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:80]}...")
+
+
+def _symbol(role: str) -> str:
+    return f"gf_trial_{role}_kernel"
+
+
+def _write_table(function: tirx.PrimFunc, candidate: Workspace, reference: Workspace) -> str:
+    """What the harness must know: the operands, and each kernel with its workspaces."""
+    operands = _describe_operands(function)
+    parameters = ", ".join(["void *"] * len(operands))
+    passed = ", ".join(f"operands[{index}]" for index in range(len(operands)))
+    lines = [
+        '#include "trial/gf_trial.h"',
+        "",
+        f"const int gf_trial_operand_count = {len(operands)};",
+        "const gf_trial_operand gf_trial_operands[] = {",
+        *(f"  {operand}," for operand in operands),
+        "};",
+    ]
+    for role, workspace in ((CANDIDATE, candidate), (REFERENCE, reference)):
+        # Hidden: a process may have loaded several trials, each with kernels of these names.
+        lines += [
+            "",
+            f'__attribute__((visibility("hidden"))) int {_symbol(role)}({parameters});',
+            f"static int run_{role}(void *const *operands) {{ return {_symbol(role)}({passed}); }}",
+            f"const gf_trial_kernel gf_trial_{role} = {{",
+            f'  "{role}", run_{role}, {workspace.shared}, {workspace.each}}};',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_operands(function: tirx.PrimFunc) -> list[str]:
+    stored: list[tirx.BufferStore] = []
+    structural_walk(function.body, [(tirx.BufferStore, stored.append)])
+    described = []
+    for parameter in function.params:
+        is_output = any(store.buffer.same_as(parameter) for store in stored)
+        described.append(_describe(parameter.name, str(parameter.dtype), parameter.shape, is_output))
+    return described
+
+
+def _describe(name: str, dtype: str, shape: Sequence[Any], is_output: bool) -> str:
+    element = dtype.removeprefix("T.")
+    found = np.dtype(element)
+    if found.kind not in _TYPES or element == "float16":
+        raise TrialFailed(f"operand '{name}' is of type {element}, which no trial can fill and compare")
+    count = prod(int(size) for size in shape)
+    return f"{{{count}, GF_TRIAL_{_TYPES[found.kind]}, {found.itemsize}, {int(is_output)}}}"
