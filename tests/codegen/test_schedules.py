@@ -141,8 +141,9 @@ def test_matmul_with_bias_and_relu(a: tuple[int, ...], b: tuple[int, ...]) -> No
     check(got, torch.relu(x @ w + bias))
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(8, 1000, 512), (7, 17, 64), (1, 1, 8), (6, 10, 104)])
-def test_product_with_a_transposed_matrix_runs_along_the_reduction(m: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(("m", "n", "vectors"), [(8, 1000, 64), (7, 17, 8), (1, 1, 1), (6, 10, 13)])
+def test_product_with_a_transposed_matrix_runs_along_the_reduction(m: int, n: int, vectors: int) -> None:
+    k = vectors * NATIVE.lanes
     a, b = te.placeholder((m, k), "float32", name="a"), te.placeholder((n, k), "float32", name="b")
     r = te.reduce_axis((0, k), "r")
     c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[j, r], axis=[r]), name="product")
@@ -152,6 +153,19 @@ def test_product_with_a_transposed_matrix_runs_along_the_reduction(m: int, n: in
     )
     assert rule == "dot"
     check(got, 2 * torch.tensor(x).double() @ torch.tensor(y).double().T)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_few_long_sums_of_few_rows(lanes: int) -> None:
+    """Wide vectors leave few tasks; cut into as many parts as there are rows, nothing would be left to add up."""
+    target = Target("other", "", NATIVE.tvm, lanes, 32, 2, 1 << 18, ["cc"])
+    x = te.placeholder((4, 10, 448), "float32", name="x")
+    i, j = te.reduce_axis((0, 4), "i"), te.reduce_axis((0, 10), "j")
+    func = te.create_prim_func([x, te.compute((448,), lambda c: te.sum(x[i, j, c], axis=[i, j]), name="sum")])
+    array = normal(4, 10, 448)
+    rule, got = execute(func, [array], target)
+    assert rule == "reduction"
+    check(got, torch.tensor(array).double().sum((0, 1)))
 
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}

@@ -144,6 +144,9 @@ def _leading_part(sch: Schedule, loops: list[LoopRV]) -> LoopRV | None:
         taken += 1
         if count >= _FEW_TASKS:
             break
+    if taken == len(loops):  # something must be left for each part to add up
+        taken -= 1
+        count //= int(sch.get(loops[taken]).extent)
     if not taken or count == 1:
         return None
     return sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
