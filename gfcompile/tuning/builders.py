@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -19,19 +19,21 @@ import tvm
 from tvm import tirx
 
 from gfcompile.codegen.link import require_linker
-from gfcompile.codegen.schedules.choices import Decisions
+from gfcompile.codegen.schedules import schedule
+from gfcompile.codegen.schedules.choices import Option
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
+from gfcompile.tuning.space import Candidate, Drawn, draw
 from gfcompile.tuning.trial import REFERENCE, Kind, TrialFailed, TrialKernel, build_trial, compile_for_trial
 
-Make = Callable[[tirx.PrimFunc, Target, Decisions], tirx.PrimFunc]  # a function of a module: workers import it
+Make = Callable[[tirx.PrimFunc, Target, Candidate], Drawn]  # a function of a module: workers import it
 BUILD_SECONDS = 60.0
 _WORDS = 200  # of an error
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a worker builds: the same for all trials. No decisions at all make the reference."""
+    """How a worker builds: the same for all trials."""
 
     target: Target
     make: Make
@@ -40,11 +42,20 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class Built:
+    """A trial at `path`, of the candidate as it came out."""
+
+    path: Path
+    candidate: Candidate
+    options: Mapping[str, tuple[Option, ...]]
+
+
+@dataclass(frozen=True)
 class _Order:
     key: Hashable
     number: int
     function_json: str
-    decisions: Decisions
+    candidate: Candidate
 
 
 @dataclass(eq=False)
@@ -63,9 +74,9 @@ class BuildPool:
         self,
         target: Target,
         workers: int,
-        make: Make,
         folder: Path,
         kind: Kind = "program",
+        make: Make = draw,
         timeout: float = BUILD_SECONDS,
     ) -> None:
         require_linker(target)
@@ -78,9 +89,9 @@ class BuildPool:
         self._count = 0
         self._workers = [self._start() for _ in range(workers)]
 
-    def submit(self, key: Hashable, function_json: str, decisions: Decisions) -> None:
+    def submit(self, key: Hashable, function_json: str, candidate: Candidate) -> None:
         """Have a trial built of the unscheduled function (`tvm.ir.save_json`), which comes back under `key`."""
-        self._waiting.append(_Order(key, self._count, function_json, decisions))
+        self._waiting.append(_Order(key, self._count, function_json, candidate))
         self._count += 1
         self._hand_out()
 
@@ -89,7 +100,7 @@ class BuildPool:
         """Trials that were submitted and have not come back."""
         return len(self._waiting) + sum(worker.order is not None for worker in self._workers)
 
-    def __iter__(self) -> Iterator[tuple[Hashable, Path | TrialFailed]]:
+    def __iter__(self) -> Iterator[tuple[Hashable, Built | TrialFailed]]:
         """What is done, until nothing is outstanding; more may be submitted meanwhile."""
         while self.outstanding:
             busy = {worker.connection: worker for worker in self._workers if worker.order is not None}
@@ -133,9 +144,9 @@ class BuildPool:
                 with contextlib.suppress(BrokenPipeError):
                     worker.connection.send(worker.order)
 
-    def _receive(self, worker: _Worker) -> tuple[Hashable, Path | TrialFailed]:
+    def _receive(self, worker: _Worker) -> tuple[Hashable, Built | TrialFailed]:
         try:
-            result: Path | TrialFailed = worker.connection.recv()
+            result: Built | TrialFailed = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join()
             return self._replace(worker, f"the build crashed: {_how_it_ended(worker.process.exitcode)}")
@@ -188,14 +199,15 @@ class _Builder:
         self._recipe = recipe
         self._references: dict[str, TrialKernel] = {}
 
-    def build(self, order: _Order) -> Path | TrialFailed:
+    def build(self, order: _Order) -> Built | TrialFailed:
         recipe = self._recipe
         folder = recipe.folder / f"{order.number:05d}"
         try:
             reference = self._reference(order.function_json)
-            candidate = recipe.make(tvm.ir.load_json(order.function_json), recipe.target, order.decisions)
-            function = tvm.ir.load_json(order.function_json)  # a schedule may change what it is given
-            return build_trial(function, candidate, reference, recipe.target, folder, recipe.kind)
+            function = tvm.ir.load_json(order.function_json)
+            drawn = recipe.make(function, recipe.target, order.candidate)
+            path = build_trial(function, drawn.function, reference, recipe.target, folder, recipe.kind)
+            return Built(path, drawn.candidate, drawn.options)
         except TrialFailed as failure:
             return failure
         except (RuntimeError, ValueError, TypeError, LookupError, UserError) as error:  # TVM's are of these classes
@@ -207,7 +219,7 @@ class _Builder:
         if digest not in self._references:
             folder = self._recipe.folder / f"reference-{digest[:16]}"
             folder.mkdir(parents=True, exist_ok=True)
-            scheduled = self._recipe.make(tvm.ir.load_json(function_json), self._recipe.target, {})
+            scheduled = schedule(tvm.ir.load_json(function_json), self._recipe.target)
             self._references[digest] = compile_for_trial(scheduled, REFERENCE, self._recipe.target, folder)
         return self._references[digest]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
-from gfcompile.tuning.trial import Measurement, TrialFailed, read_measurement
+from gfcompile.tuning.trial import Kind, Measurement, TrialFailed, read_measurement
 
 TURNS = 8
 BLOCK_SECONDS = 0.005
@@ -22,6 +22,9 @@ _WARM_UP_BLOCKS = 8  # of both kernels: blocks that grow until they are long eno
 
 class LocalRunner:
     """Runs built trials, one at a time, in `turns` turns of `block_seconds` or one run of each kernel."""
+
+    form: Kind = "program"
+    boards = 1
 
     def __init__(self, target: Target, turns: int = TURNS, block_seconds: float = BLOCK_SECONDS) -> None:
         self.turns, self.block_seconds = turns, block_seconds

@@ -39,6 +39,10 @@ class Search:
         self._asked.add(candidate.key)
         self._known[candidate.key] = _Known(candidate, options, gain)
 
+    def knows(self, key: object) -> bool:
+        """Whether the candidate of this key was told."""
+        return key in self._known
+
     def ask(self, count: int) -> list[Candidate]:
         """At most so many that were not asked before; fewer where the space is nearly exhausted."""
         found: list[Candidate] = []

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import tvm
 from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules.choices import Option
 from gfcompile.targets import Target
-from gfcompile.tuning.builders import Built, BuildPool
+from gfcompile.tuning.builders import BuildPool, Built
 from gfcompile.tuning.database import Database, Record, is_faster
 from gfcompile.tuning.keys import target_key, versions
 from gfcompile.tuning.search import PARENTS, Search
@@ -125,7 +129,10 @@ class Session:
 
     def run(self, budget: Budget) -> Status:
         status = Status(self._kernels, budget)
-        with BuildPool(self._target, self._workers, self._runner.form) as pool:
+        with (
+            tempfile.TemporaryDirectory(prefix="gfcompile-tune-") as folder,
+            BuildPool(self._target, self._workers, Path(folder), self._runner.form) as pool,
+        ):
             for kernel in self._kernels:
                 self._recall(kernel)
             self._measure_untuned(pool, status)
@@ -191,13 +198,22 @@ class Session:
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
         """Build all, then run them while nothing else runs here."""
-        built = pool.build(kernel.task.function, candidates)
+        function = str(tvm.ir.save_json(kernel.task.function))
+        for position, candidate in enumerate(candidates):
+            pool.submit(position, function, candidate)
+        built: dict[object, tuple[Candidate, Built | TrialFailed]] = {}
+        for position, result in pool:
+            candidate = result.candidate if isinstance(result, Built) else candidates[position]
+            built.setdefault(candidate.key, (candidate, result))  # two may have come out the same
+        new = [each for key, each in built.items() if not kernel.search.knows(key)]
         with ThreadPoolExecutor(self._runner.boards) as boards:
-            found = list(boards.map(lambda each: self._measure(kernel, *each), zip(candidates, built, strict=True)))
-        return [record for record in found if record is not None]
+            records = list(boards.map(lambda each: self._measure(kernel, *each), new))
+        for _, result in built.values():
+            if isinstance(result, Built):
+                shutil.rmtree(result.path.parent)
+        return records
 
-    def _measure(self, kernel: Tuned, asked: Candidate, built: Built | TrialFailed) -> Record:
-        candidate = built.candidate if isinstance(built, Built) else asked
+    def _measure(self, kernel: Tuned, candidate: Candidate, built: Built | TrialFailed) -> Record:
         options = built.options if isinstance(built, Built) else {}
         record = self._run(kernel, candidate, built)
         if is_faster(record) and (kernel.best is None or (record.ratio or 0) > (kernel.best.ratio or 0)):

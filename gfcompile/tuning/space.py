@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
-from gfcompile.codegen.schedules import choose_schedule, finish, find_workspace, is_scheduled, rules_for, start
+from gfcompile.codegen.schedules import choose_schedule, find_workspace, finish, is_scheduled, rules_for, start
 from gfcompile.codegen.schedules.choices import Choices, Decisions, Option
 from gfcompile.targets import Target
 

@@ -61,6 +61,7 @@ def read_tasks(artifact: Path) -> list[Task]:
             for row, function in zip(rows, functions, strict=True)
         ]
     except FileNotFoundError as error:
-        raise UserError(f"{artifact}: has no {path.relative_to(artifact)}; compile it again, or give the model") from error
+        missing = path.relative_to(artifact)
+        raise UserError(f"{artifact}: has no {missing}; compile it again, or give the model") from error
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is damaged ({error}); compile again") from error

@@ -51,6 +51,8 @@ class Runner(Protocol):
     """Runs trials somewhere."""
 
     kind: str  # "measured", or "emulated"
+    form: Kind  # what it runs
+    boards: int  # trials that it can run at the same time
 
     def run(self, built: Path, timeout: float) -> Measurement: ...  # raises TrialFailed
 

@@ -13,10 +13,15 @@ from tvm.s_tir.schedule import ScheduleError
 from gfcompile.codegen.schedules import schedule
 from gfcompile.codegen.schedules.choices import Decisions
 from gfcompile.targets import Target
+from gfcompile.tuning.space import Candidate, Drawn
 
 
-def make(function: tirx.PrimFunc, target: Target, decisions: Decisions) -> tirx.PrimFunc:
+def make(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn:
     """The compiler's schedule, unless the decisions are to fail."""
+    return Drawn(candidate, {}, _schedule(function, target, candidate.decisions))
+
+
+def _schedule(function: tirx.PrimFunc, target: Target, decisions: Decisions) -> tirx.PrimFunc:
     if "abort" in decisions:
         os.abort()  # as LLVM does
     if "tell" in decisions:
