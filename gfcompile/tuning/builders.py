@@ -9,11 +9,12 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import tvm
 from tvm import tirx
@@ -29,6 +30,7 @@ from gfcompile.tuning.trial import REFERENCE, Kind, TrialFailed, TrialKernel, bu
 Make = Callable[[tirx.PrimFunc, Target, Candidate], Drawn]  # a function of a module: workers import it
 BUILD_SECONDS = 60.0
 _WORDS = 200  # of an error
+_Key = TypeVar("_Key")  # the caller's
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Built:
 
 @dataclass(frozen=True)
 class _Order:
-    key: Hashable
+    key: Any
     number: int
     function_json: str
     candidate: Candidate
@@ -67,7 +69,7 @@ class _Worker:
     deadline: float = 0.0
 
 
-class BuildPool:
+class BuildPool(Generic[_Key]):
     """Builds trials below `folder`, which is this pool's own. Use it as a context, or close it."""
 
     def __init__(
@@ -89,7 +91,7 @@ class BuildPool:
         self._count = 0
         self._workers = [self._start() for _ in range(workers)]
 
-    def submit(self, key: Hashable, function_json: str, candidate: Candidate) -> None:
+    def submit(self, key: _Key, function_json: str, candidate: Candidate) -> None:
         """Have a trial built of the unscheduled function (`tvm.ir.save_json`), which comes back under `key`."""
         self._waiting.append(_Order(key, self._count, function_json, candidate))
         self._count += 1
@@ -100,7 +102,7 @@ class BuildPool:
         """Trials that were submitted and have not come back."""
         return len(self._waiting) + sum(worker.order is not None for worker in self._workers)
 
-    def __iter__(self) -> Iterator[tuple[Hashable, Built | TrialFailed]]:
+    def __iter__(self) -> Iterator[tuple[_Key, Built | TrialFailed]]:
         """What is done, until nothing is outstanding; more may be submitted meanwhile."""
         while self.outstanding:
             busy = {worker.connection: worker for worker in self._workers if worker.order is not None}
@@ -144,18 +146,18 @@ class BuildPool:
                 with contextlib.suppress(BrokenPipeError):
                     worker.connection.send(worker.order)
 
-    def _receive(self, worker: _Worker) -> tuple[Hashable, Built | TrialFailed]:
+    def _receive(self, worker: _Worker) -> tuple[_Key, Built | TrialFailed]:
         try:
             result: Built | TrialFailed = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join()
             return self._replace(worker, f"the build crashed: {_how_it_ended(worker.process.exitcode)}")
-        key = worker.order.key  # type: ignore[union-attr]
+        key: _Key = worker.order.key  # type: ignore[union-attr]
         worker.order = None
         self._hand_out()
         return key, result
 
-    def _replace(self, worker: _Worker, reason: str) -> tuple[Hashable, TrialFailed]:
+    def _replace(self, worker: _Worker, reason: str) -> tuple[_Key, TrialFailed]:
         _end(worker)
         key = worker.order.key  # type: ignore[union-attr]
         self._workers[self._workers.index(worker)] = self._start()

@@ -17,6 +17,7 @@ import tvm
 from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules.choices import Option
+from gfcompile.errors import UserError
 from gfcompile.targets import Target
 from gfcompile.tuning.builders import BuildPool, Built
 from gfcompile.tuning.database import Database, Record, is_faster
@@ -121,7 +122,7 @@ class Session:
         self._target, self._database, self._runner, self._show = target, database, runner, show
         self._workers, self._machine = workers, dict(machine)
         self._key, self._versions = target_key(target), versions()
-        self._kernels = []
+        self._kernels: list[Tuned] = []
         for task in tasks:
             templates = list_templates(task.function, target)
             if templates and task.calls:
@@ -174,14 +175,20 @@ class Session:
 
     def _measure_untuned(self, pool: BuildPool, status: Status) -> None:
         """Each kernel against itself: how long it takes, and whether a trial of it works at all."""
+        problems = []
         for kernel in [each for each in self._kernels if not each.seconds]:
             status.kernel = kernel
             self._show(status)
-            for record in self._try(pool, kernel, [kernel.usual.candidate]):
-                if record.reference_seconds is None:  # nothing can be measured: it stays as it is
-                    kernel.stale = _PATIENCE
-                else:
-                    kernel.seconds = record.reference_seconds * kernel.task.calls
+            ((candidate, built),) = self._build(pool, kernel, [kernel.usual.candidate])
+            record = self._run(kernel, candidate, built)
+            if record.failure is None and record.reference_seconds is not None:
+                self._database.add(record)
+                kernel.seconds = record.reference_seconds * kernel.task.calls
+            else:
+                kernel.stale = _PATIENCE  # it stays as it is
+                problems.append(f"{kernel.task.name}: {record.failure}")
+        if problems and not status.untuned_seconds:
+            raise UserError(f"tune: no kernel can be measured, even untuned; of the first: {problems[0]}")
 
     def _try_batch(self, pool: BuildPool, status: Status, kernel: Tuned) -> None:
         asked = _BATCH if status.budget.trials is None else min(_BATCH, status.budget.trials - status.trials)
@@ -198,20 +205,27 @@ class Session:
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
         """Build all, then run them while nothing else runs here."""
-        function = str(tvm.ir.save_json(kernel.task.function))
-        for position, candidate in enumerate(candidates):
-            pool.submit(position, function, candidate)
-        built: dict[object, tuple[Candidate, Built | TrialFailed]] = {}
-        for position, result in pool:
-            candidate = result.candidate if isinstance(result, Built) else candidates[position]
-            built.setdefault(candidate.key, (candidate, result))  # two may have come out the same
-        new = [each for key, each in built.items() if not kernel.search.knows(key)]
+        built = self._build(pool, kernel, candidates)
         with ThreadPoolExecutor(self._runner.boards) as boards:
-            records = list(boards.map(lambda each: self._measure(kernel, *each), new))
-        for _, result in built.values():
+            records = list(boards.map(lambda each: self._measure(kernel, *each), built))
+        for _, result in built:
             if isinstance(result, Built):
                 shutil.rmtree(result.path.parent)
         return records
+
+    def _build(
+        self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]
+    ) -> list[tuple[Candidate, Built | TrialFailed]]:
+        """Trials of the candidates as they came out, those apart that came out as one before."""
+        function = str(tvm.ir.save_json(kernel.task.function))
+        for candidate in candidates:
+            pool.submit(candidate, function, candidate)
+        built: dict[object, tuple[Candidate, Built | TrialFailed]] = {}
+        for asked, result in pool:
+            candidate = result.candidate if isinstance(result, Built) else asked
+            if not kernel.search.knows(candidate.key):
+                built.setdefault(candidate.key, (candidate, result))
+        return list(built.values())
 
     def _measure(self, kernel: Tuned, candidate: Candidate, built: Built | TrialFailed) -> Record:
         options = built.options if isinstance(built, Built) else {}

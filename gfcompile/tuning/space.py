@@ -29,7 +29,7 @@ _TRIED = {
 _MOST_SCRATCH = 16 << 20  # bytes a thread
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A template and what is decided in it; what is not, it decides itself."""
 
