@@ -30,7 +30,7 @@ from gfcompile.tuning.trial import Measurement, Runner, TrialFailed
 MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel is far beyond
 _BATCH = 8
 _TIMEOUT = 20.0  # seconds, for kernels that take milliseconds
-_CONFIRMING = 3  # further runs of a trial that looks best, before it is believed
+_CONFIRMING = 5  # further runs of a trial that looks best, before it is believed
 _STALE = 0.5  # what is left of a kernel's claim on the budget after a batch that found nothing better
 _PATIENCE = 4  # such batches in a row end its search
 _LEAST_SHARE = 0.002  # of the kernels' time: what takes less is left alone
@@ -182,7 +182,6 @@ class Session:
             ((candidate, built),) = self._build(pool, kernel, [kernel.usual.candidate])
             record = self._run(kernel, candidate, built)
             if record.failure is None and record.reference_seconds is not None:
-                self._database.add(record)
                 kernel.seconds = record.reference_seconds * kernel.task.calls
             else:
                 kernel.stale = _PATIENCE  # it stays as it is
@@ -200,8 +199,16 @@ class Session:
         kernel.failures += sum(record.failure is not None for record in records)
         self._choose_best(kernel)
         kernel.stale = kernel.stale + 1 if kernel.best == before else 0
+        if kernel.best is not None and kernel.best != before:
+            self._hint(kernel, Candidate(kernel.best.template, kernel.best.decisions))
         if not candidates:
             kernel.stale = _PATIENCE  # all of its space is known
+
+    def _hint(self, found: Tuned, candidate: Candidate) -> None:
+        """What is best for a kernel is tried next on those that are alike: the same choices, another epilogue, say."""
+        for kernel in self._kernels:
+            if kernel is not found and kernel.usual.options == found.usual.options and kernel.search.hint(candidate):
+                kernel.stale = 0
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
         """Build all, then run them while nothing else runs here."""
@@ -250,7 +257,7 @@ class Session:
     ) -> Record:
         seconds = [each for measurement in found for each in measurement.seconds]
         reference = [each for measurement in found for each in measurement.reference]
-        ratios = [untuned / tuned for untuned, tuned in zip(reference, seconds, strict=True)]
+        ratio, spread = compare(found) if found else (None, None)
         error = max((measurement.error for measurement in found), default=0.0)
         if not error <= MOST_ERROR:
             failure = f"wrong result: it differs by {error:.1e} of the largest value from the untuned kernel"
@@ -264,8 +271,8 @@ class Session:
             kind=self._runner.kind,
             seconds=median(seconds) if seconds else None,
             reference_seconds=median(reference) if reference else None,
-            ratio=median(ratios) if ratios else None,
-            spread=_spread(ratios) if ratios else None,
+            ratio=ratio,
+            spread=spread,
             failure=failure,
             machine=self._machine,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -277,9 +284,20 @@ def _worth(record: Record) -> float:
     return record.ratio if record.ratio is not None and record.failure is None else 0.0
 
 
-def _spread(ratios: Sequence[float]) -> float:
-    """How far the median may be off: half of the middle half's width, by the root of how many there are."""
-    if len(ratios) < 2:
-        return float(abs(ratios[0]))
-    low, _, high = quantiles(ratios, n=4)
-    return (high - low) / 2 / len(ratios) ** 0.5
+def compare(found: Sequence[Measurement]) -> tuple[float, float]:
+    """(ratio, spread): how many times faster the candidate is than the untuned kernel, and how far that may be off.
+
+    Turns of one run share their pages of memory, which alone can make several percent. So runs that confirm count as
+    one value each; of a single run, the middle half of its turns.
+    """
+    runs = [
+        [untuned / tuned for untuned, tuned in zip(each.reference, each.seconds, strict=True)] for each in found
+    ]
+    if len(runs) > 1:
+        ratios = [median(turns) for turns in runs]
+        return median(ratios), (max(ratios) - min(ratios)) / 2
+    (turns,) = runs
+    if len(turns) == 1:
+        return turns[0], turns[0]
+    low, _, high = quantiles(turns, n=4)
+    return median(turns), (high - low) / 2
