@@ -25,6 +25,7 @@ from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.targets import Target, explain_foreign, find_target
+from gfcompile.tuning.database import Databases
 
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -174,14 +175,18 @@ def compile_job(
     progress: Callable[[str], None],
     dump: Path | None = None,
     debug: bool = False,
+    tuning: Databases | None = None,
 ) -> Path:
-    """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
+    """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails.
+
+    `tuning` is what the user has measured and what we ship, unless it is given.
+    """
     require_linker(target)
     if target.kind == "cuda":
         _require_cuda(target, debug)
     artifact.check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
-    analysis = analyse(job, dumps.observe, progress, target)
+    analysis = analyse(job, dumps.observe, progress, target, tuning or Databases.open())
     folder = artifact.build(analysis, out, progress, dumps.files, debug, dumps.model)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()
