@@ -78,9 +78,7 @@ class KernelBuilder:
         return Kernels(self.symbols, objects, scratch, None)
 
 
-def compile_kernel(
-    scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, path: Path, noalias: bool
-) -> None:
+def compile_kernel(scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, path: Path, noalias: bool) -> None:
     """The object at `path` defines the C function `symbol`; `noalias` promises that no operand lies on another."""
     module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
     write_object(tirx.build(module, target, pipeline=PIPELINE), path)

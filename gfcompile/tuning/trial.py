@@ -26,7 +26,9 @@ from gfcompile.targets import Target
 
 Kind = Literal["program", "library"]
 NAMES: dict[Kind, str] = {"program": "trial", "library": "trial.so"}
-CANDIDATE, REFERENCE = "candidate", "reference"
+Role = Literal["candidate", "reference"]
+CANDIDATE: Role = "candidate"
+REFERENCE: Role = "reference"
 _RUNTIME = ("gf_cores.c", "gf_hooks.c", "gf_pool.c")  # what kernels run on; the rest is about steps
 _HARNESS = ("trial/gf_trial.c", "trial/gf_trial_values.c")
 _TYPES = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "BOOL"}  # by NumPy's kind
@@ -41,7 +43,7 @@ class Measurement:
     reference: tuple[float, ...]  # of the untuned kernel, in turn with it
 
 
-class TrialFailed(Exception):
+class TrialFailed(Exception):  # noqa: N818 (one of the ends of a trial, not a fault of ours)
     """It crashed, hung or failed to build: the text says which. Never fatal to a session."""
 
 
@@ -63,9 +65,7 @@ class TrialKernel:
     workspace: Workspace
 
 
-def compile_for_trial(
-    scheduled: tirx.PrimFunc, role: Literal["candidate", "reference"], target: Target, folder: Path
-) -> TrialKernel:
+def compile_for_trial(scheduled: tirx.PrimFunc, role: Role, target: Target, folder: Path) -> TrialKernel:
     """The kernel's object in `folder`, complete whenever it is there: several processes may be writing the same."""
     path = folder / f"{role}.o"
     being_written = folder / f"{role}.{os.getpid()}.o"
@@ -102,7 +102,7 @@ def link_trial(
         link_shared([*sources, RUNTIME / "trial/gf_trial_rpc.c"], objects, built, target)
         return built
     sources.append(RUNTIME / "trial/gf_trial_main.c")
-    flags = ["-Wl,-s"]  # debug information of the C library would be most of it
+    flags = []
     if target.architecture != platform.machine():
         if target.link[0] == ZIG:
             target = replace(target, libc="musl")
@@ -134,7 +134,7 @@ def _start(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
-def _symbol(role: str) -> str:
+def _symbol(role: Role) -> str:
     return f"gf_trial_{role}_kernel"
 
 
