@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -146,24 +148,13 @@ def test_library_that_a_board_cannot_load(pair: Callable[..., RpcRunner], tmp_pa
 
 
 def test_session_is_ended_by_the_server(
-    pair: Callable[..., RpcRunner], build: Builder, notes: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Callable[..., RpcRunner], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # as if the library's own clock had failed: it is set to two minutes, the session's to one second
     monkeypatch.setattr(rpc, "_TRANSFER_SECONDS", 1 - ENOUGH)
     monkeypatch.setattr(rpc, "_GRACE_SECONDS", ENOUGH)
     with pytest.raises(TrialFailed, match=r"^the board at 127\.0\.0\.1:\d+ ended the session, it took too long$"):
         pair().run(build("HANG"), ENOUGH)
-    (note,) = notes.iterdir()
-    wait_until(lambda: not is_running(note.name))  # the trial ends with its session
-
-
-def is_running(process: str) -> bool:
-    """Not if it has ended and nobody has asked how."""
-    status = Path("/proc", process, "status")
-    try:
-        return "State:\tZ" not in status.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_board_that_goes_silent(
@@ -202,7 +193,30 @@ def test_board_lost_during_a_trial(tracker: Tracker, board: Process, build: Buil
             ask()
 
 
-def test_board_that_is_busy(tracker: Tracker, board: Process, build: Builder, notes: Path) -> None:
+@pytest.mark.usefixtures("board")
+def test_trial_ends_with_its_session(tracker: Tracker, build: Builder, notes: Path) -> None:
+    runner = RpcRunner(tracker.host, tracker.port, "board", "measured")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(runner.run, build("HANG"), ENOUGH)
+        wait_until(lambda: any(notes.iterdir()))
+        (trial,) = (note.name for note in notes.iterdir())
+        os.kill(int(read_status(trial)["PPid"]), signal.SIGKILL)
+        with pytest.raises(TrialFailed, match=r"^the board at 127\.0\.0\.1:\d+ was lost during the trial: its conn"):
+            answer.result()
+    wait_until(lambda: read_status(trial)["State"][0] in "ZX")
+
+
+def read_status(process: str) -> dict[str, str]:
+    """What Linux says of a process; of one that is gone, that it is dead."""
+    try:
+        lines = Path("/proc", process, "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {"State": "X"}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.mark.usefixtures("board")
+def test_board_that_is_busy(tracker: Tracker, build: Builder, notes: Path) -> None:
     runner = RpcRunner(tracker.host, tracker.port, "board", "measured", patience=0)
     problem = "the one board is busy with others' sessions for 0 s; wait for them, or add a board"
     with ThreadPoolExecutor(1) as threads:
