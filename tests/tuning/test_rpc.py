@@ -6,14 +6,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gfcompile.codegen.link import RUNTIME
 from gfcompile.codegen.schedules import schedule
 from gfcompile.errors import UserError
 from gfcompile.targets import find_target
@@ -24,56 +22,12 @@ from gfcompile.tuning.tracker import Claim, Tracker
 from gfcompile.tuning.trial import Measurement, TrialFailed, build_trial
 from tests.boards.conftest import need
 from tests.tuning.arm64_python import board_command, board_environment
+from tests.tuning.conftest import Builder
 from tests.tuning.kernels import convolution, scaled
-from tests.tuning.servers import HOST, Process, free_port, running_boards, running_tracker, wait_until
+from tests.tuning.servers import HOST, Process, free_port, running_boards, wait_until
 
 EXPECTED = Measurement(0.5, (TURNS, 2.0), (BLOCK_SECONDS, 4.0))  # as stand_in_core.c has it
 ENOUGH = 120.0  # seconds for what takes none
-
-Builder = Callable[..., Path]
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Where trials leave a note that they have started."""
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def build(tmp_path: Path, notes: Path) -> Builder:
-    """A trial's library with the stand-in core, in one of its modes."""
-
-    def build(mode: str, compiler: str = "gcc", *more: str) -> Path:
-        library = tmp_path / f"{mode}.so"
-        sources = [RUNTIME / "trial/gf_trial_rpc.c", Path(__file__).with_name("stand_in_core.c")]
-        options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-fvisibility=hidden", "-shared"]
-        options += ["-Wl,--no-undefined", f"-I{RUNTIME / 'trial'}", f"-DGF_MODE={mode}", f'-DGF_FOLDER="{notes}"']
-        subprocess.run([compiler, *options, *more, *map(str, sources), "-o", str(library)], check=True)
-        return library
-
-    return build
-
-
-@pytest.fixture(scope="module")
-def tracker() -> Iterator[Tracker]:
-    with running_tracker() as tracker:
-        yield tracker
-
-
-@pytest.fixture(scope="module")
-def pair(tracker: Tracker) -> Iterator[Callable[..., RpcRunner]]:
-    """Two boards with one key."""
-    with running_boards(tracker, "pair", 2):
-        yield lambda **options: RpcRunner(tracker.host, tracker.port, "pair", "measured", **options)
-
-
-@pytest.fixture
-def board(tracker: Tracker) -> Iterator[Process]:
-    """One that a test may take away."""
-    with running_boards(tracker, "board") as boards:
-        yield boards[0]
 
 
 def test_answer_comes_back(pair: Callable[..., RpcRunner], build: Builder) -> None:
@@ -227,47 +181,6 @@ def test_board_that_is_busy(tracker: Tracker, build: Builder, notes: Path) -> No
         (notes / "another").touch()  # what the first trial waits for
         assert answer.result() == EXPECTED
     assert str(refusal.value) == f"--rpc 127.0.0.1:{tracker.port}: --key 'board': {problem}"
-
-
-def test_unknown_key(tracker: Tracker, pair: Callable[..., RpcRunner]) -> None:
-    with pytest.raises(UserError) as refusal:
-        RpcRunner(tracker.host, tracker.port, "pi", "measured")
-    where = f"127.0.0.1:{tracker.port}"
-    start = f"python -m tvm.exec.rpc_server --tracker {where} --key pi"
-    assert str(refusal.value) == f"--rpc {where}: no board has --key 'pi' (it knows 'pair'); start on one: {start}"
-
-
-def test_no_tracker() -> None:
-    port = free_port()
-    with pytest.raises(UserError) as refusal:
-        RpcRunner(HOST, port, "pi", "measured")
-    start = f"python -m tvm.exec.rpc_tracker --port {port}"
-    problem = f"no tracker answers ([Errno 111] Connection refused); start one: {start}"
-    assert str(refusal.value) == f"--rpc 127.0.0.1:{port}: {problem}"
-
-
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        (b"HTTP/1.1 400", "what answers there is no tracker of TVM; check the port"),
-        (b"", "the tracker stopped answering (connection reset); check that it runs, and the port"),
-    ],
-)
-def test_something_else_answers(said: bytes, text: str) -> None:
-    with socket.create_server((HOST, 0)) as server, ThreadPoolExecutor(1) as threads:
-
-        def answer() -> None:
-            line, _ = server.accept()
-            with line:
-                line.recv(4)
-                line.sendall(said)
-
-        done = threads.submit(answer)
-        port = server.getsockname()[1]
-        with pytest.raises(UserError) as refusal:
-            RpcRunner(HOST, port, "pi", "measured")
-        done.result()
-    assert str(refusal.value) == f"--rpc 127.0.0.1:{port}: {text}"
 
 
 @pytest.mark.slow
