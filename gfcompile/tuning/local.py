@@ -39,8 +39,7 @@ class LocalRunner:
 
         Under an emulator everything may take forty times as long.
         """
-        blocks = _WARM_UP_BLOCKS + _BLOCKS_A_TURN * self.turns
-        allowed = timeout * (_EMULATED if self.is_emulated else 1) + blocks * self.block_seconds
+        allowed = allowed_seconds(timeout, self.turns, self.block_seconds, self.is_emulated)
         command = [*self._command, str(built.absolute()), str(self.turns), str(self.block_seconds)]
         with subprocess.Popen(
             command,
@@ -66,6 +65,12 @@ class LocalRunner:
 
     def close(self) -> None:
         """Nothing is kept between trials."""
+
+
+def allowed_seconds(timeout: float, turns: int, block_seconds: float, is_emulated: bool) -> float:
+    """How long a whole trial may take where its kernels may take `timeout`."""
+    blocks = _WARM_UP_BLOCKS + _BLOCKS_A_TURN * turns
+    return timeout * (_EMULATED if is_emulated else 1) + blocks * block_seconds
 
 
 def _find_emulator(target: Target) -> tuple[str, ...]:

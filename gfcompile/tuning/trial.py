@@ -101,7 +101,7 @@ def link_trial(
     sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME))]
     objects = [candidate.object, reference.object]
     if kind == "library":
-        link_shared(sources, objects, built, target)
+        link_shared([*sources, RUNTIME / "trial/gf_trial_rpc.c"], objects, built, target)
         return built
     sources.append(RUNTIME / "trial/gf_trial_main.c")
     flags = []
