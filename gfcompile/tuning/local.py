@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
+from gfcompile.tuning.machine import read_machine
 from gfcompile.tuning.trial import Kind, Measurement, TrialFailed, read_measurement
 
 TURNS = 8
@@ -24,7 +26,6 @@ class LocalRunner:
     """Runs built trials, one at a time, in `turns` turns of `block_seconds` or one run of each kernel."""
 
     form: Kind = "program"
-    boards = 1
 
     def __init__(self, target: Target, turns: int = TURNS, block_seconds: float = BLOCK_SECONDS) -> None:
         self.turns, self.block_seconds = turns, block_seconds
@@ -62,6 +63,12 @@ class LocalRunner:
             said = (err.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
             raise TrialFailed(f"the trial ended with exit code {process.returncode}: {said}")
         return read_measurement(out.decode(errors="replace"))
+
+    def boards(self) -> int:
+        return 1
+
+    def read_machine(self) -> dict[str, Any]:
+        return read_machine()
 
     def close(self) -> None:
         """Nothing is kept between trials."""

@@ -12,13 +12,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from tvm import rpc
 
 from gfcompile.errors import UserError
 from gfcompile.tuning.local import BLOCK_SECONDS, TURNS, allowed_seconds
 from gfcompile.tuning.tracker import Claim, Tracker
-from gfcompile.tuning.trial import Measurement, TrialFailed, read_measurement
+from gfcompile.tuning.trial import Kind, Measurement, TrialFailed, read_measurement
 
 _FUNCTION = "gf_trial"  # of runtime/trial/gf_trial_rpc.c
 _TRANSFER_SECONDS = 60.0  # for the library to arrive, on top of the trial's own time
@@ -40,6 +41,8 @@ class BoardState:
 
 class RpcRunner:
     """Runs trials on the boards that a tracker knows by one key; from as many threads at once as there are boards."""
+
+    form: Kind = "library"
 
     def __init__(
         self,
@@ -63,6 +66,15 @@ class RpcRunner:
     def boards(self) -> int:
         """How many there are now, busy ones included; a UserError if none is left."""
         return self._tracker.require(self._key)
+
+    def read_machine(self) -> dict[str, Any]:
+        """The hottest board of those that have answered, with what it said."""
+        states = sorted(self._states.items(), key=lambda item: item[1].millicelsius or 0)
+        if not states:
+            return {}
+        address, state = states[-1]
+        known = {name: value for name, value in vars(state).items() if value is not None}
+        return {"cpu": f"board {self._key} at {address}", **known}
 
     def read_state(self) -> dict[str, BoardState]:
         """What each board, by its address, said in its last trial."""

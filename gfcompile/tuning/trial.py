@@ -52,7 +52,10 @@ class Runner(Protocol):
 
     kind: str  # "measured", or "emulated"
     form: Kind  # what it runs
-    boards: int  # trials that it can run at the same time
+
+    def boards(self) -> int: ...  # trials that it can run at the same time
+
+    def read_machine(self) -> dict[str, Any]: ...  # what is known of the one that ran the last trial
 
     def run(self, built: Path, timeout: float) -> Measurement: ...  # raises TrialFailed
 
