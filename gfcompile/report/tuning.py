@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gfcompile.tuning.show import in_words
+from gfcompile.report.units import by_x
 
 if TYPE_CHECKING:
+    from gfcompile.codegen.schedules.choices import Decisions
     from gfcompile.compiler import Analysis
 
 COLUMNS = ("kernel", "times faster when it was tuned, measured", "template", "decisions")
@@ -52,3 +53,9 @@ def tuning_lines(tuning: dict[str, Any]) -> list[str]:
 
 def tuning_rows(tuning: dict[str, Any]) -> list[tuple[str, ...]]:
     return [(row["kernel"], f"{row['ratio']:.2f}", row["template"], row["decisions"]) for row in tuning["tuned"]]
+
+
+def in_words(decisions: Decisions) -> str:
+    """{"tile": (4, 8), "unroll": 2} -> "tile 4x8, unroll 2"."""
+    said = [f"{name} {by_x(each) if isinstance(each, tuple) else each}" for name, each in decisions.items()]
+    return ", ".join(said) or "as proposed"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gfcompile.report.summary import text_table
+from gfcompile.report.tuning import in_words
 from gfcompile.targets import Target
 from gfcompile.tuning.record import EMULATED
 from gfcompile.tuning.session import Budget, Status, Tuned
-from gfcompile.tuning.show import in_words
 
 _COLUMNS = ("kernel", "of the time", "trials", "failed", "times faster", "decisions")
 _SHOWN = 16
@@ -34,7 +34,7 @@ def progress_text(status: Status) -> str:
     if kernel is None:
         return f"tuning: {status.trials} trials"
     if not kernel.seconds:
-        return f"measuring untuned: {kernel.task.name}"
+        return f"measuring untuned kernels {status.kernels.index(kernel) + 1}/{len(status.kernels)} {kernel.task.name}"
     best = f"{kernel.best.ratio:.2f}x" if kernel.best is not None else "none better"
     left = status.seconds_left
     end = f", {left / _MINUTE:.0f} min left" if left is not None else ""
