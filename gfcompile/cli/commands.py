@@ -130,6 +130,7 @@ def verify(args: argparse.Namespace) -> int:
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.runtime.manifest import read_manifest
     from gfcompile.targets import explain_foreign
+    from gfcompile.tuning.database import Databases
     from gfcompile.verify import verify as compare
 
     machine = find_machine(args)
@@ -140,7 +141,9 @@ def verify(args: argparse.Namespace) -> int:
         if args.artifact is None:
             job, _, _ = make_job(args, screen)
             module, loss = job.module, job.loss
-            artifact = api.compile_job(job, Path(scratch) / "verified_step", machine, screen.progress)
+            artifact = api.compile_job(
+                job, Path(scratch) / "verified_step", machine, screen.progress, tuning=Databases.open()
+            )
         else:
             artifact = args.artifact
             manifest = read_manifest(artifact)
