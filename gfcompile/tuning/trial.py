@@ -30,7 +30,7 @@ Role = Literal["candidate", "reference"]
 CANDIDATE: Role = "candidate"
 REFERENCE: Role = "reference"
 _RUNTIME = ("gf_cores.c", "gf_hooks.c", "gf_pool.c")  # what kernels run on; the rest is about steps
-_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_values.c")
+_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_cache.c", "trial/gf_trial_values.c")
 _TYPES = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "BOOL"}  # by NumPy's kind
 
 
