@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import exp, prod
+from math import exp
 
 import pytest
 from tvm import tirx
@@ -28,7 +28,6 @@ def proposed(template: str, options: dict[str, tuple[Option, ...]]) -> Drawn:
 
 
 FIRST, SECOND = proposed("gemm", OPTIONS), proposed("dot", OTHERS)
-ALL = prod(map(len, OPTIONS.values())) + prod(map(len, OTHERS.values()))
 
 
 def gain(candidate: Candidate) -> float:
@@ -62,28 +61,28 @@ def run(search: Search, asks: int, batch: int = 8) -> list[Candidate]:
 
 def test_the_other_templates_come_first_and_the_compilers_own_never() -> None:
     third = proposed("outer", OTHERS)
-    asked = run(Search([FIRST, SECOND, third], seed=0), 40)
+    asked = Search([FIRST, SECOND, third], seed=0).ask(8)
     assert [candidate.key for candidate in asked[:2]] == [SECOND.candidate.key, third.candidate.key]
-    assert FIRST.candidate.key not in {candidate.key for candidate in asked}
-    assert all(candidate.decisions[name] in options_of(candidate)[name] for candidate in asked for name in OPTIONS
-               if name in candidate.decisions)  # fmt: skip
+    for candidate in run(Search([FIRST, SECOND], seed=0), 60):
+        assert candidate.key != FIRST.candidate.key
+        assert all(option in options_of(candidate)[name] for name, option in candidate.decisions.items())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(8))
 def test_it_finds_the_best_of_a_table(seed: int) -> None:
-    """Of some 700 candidates, with the trials that a kernel gets in a session."""
+    """Of 720 candidates, with the trials that a kernel gets in a session."""
     asked = run(Search([FIRST, SECOND], seed), 96)
     assert len(asked) == 96
     gains = [gain(candidate) for candidate in asked]
-    assert max(gains[:48]) >= BEST - 0.15
-    assert max(gains) >= BEST - 0.05
+    assert max(gains[:48]) >= BEST - 0.05
+    assert max(gains) == BEST
 
 
 @pytest.mark.parametrize("batch", [1, 8, 50])
 def test_nothing_is_asked_twice(batch: int) -> None:
     search = Search([FIRST, SECOND], seed=1)
-    keys = [candidate.key for candidate in run(search, 300, batch)]
-    assert len(keys) == len(set(keys)) == 300
+    keys = [candidate.key for candidate in run(search, 150, batch)]
+    assert len(keys) == len(set(keys)) == 150
 
 
 def test_what_was_asked_and_not_told_is_not_asked_again() -> None:
@@ -137,16 +136,16 @@ def test_hints_that_there_was_no_place_for_wait() -> None:
 
 
 def test_what_failed_is_left_alone() -> None:
-    """All of an option fails: soon the others are tried."""
+    """All of an option fails: soon it is hardly asked for."""
     search = Search([FIRST], seed=0)
     asked = []
-    for _ in range(12):
+    for _ in range(8):
         for candidate in search.ask(8):
             works = candidate.decisions["order"] == "rows"
             search.tell(candidate, OPTIONS, exp(gain(candidate)) if works else None)
             asked.append(works)
-    assert all(asked[-24:])
-    assert len(asked) == 96
+    assert not all(asked[:8])
+    assert asked[8:].count(False) <= 4
 
 
 def test_the_last_word_counts() -> None:
