@@ -69,17 +69,18 @@ class Database:
         """The trial of these versions that was surely faster than the untuned kernel, and by most."""
         kinds = (MEASURED, EMULATED) if allow_emulated else (MEASURED,)
         good = [each for each in self.tried(kernel, target) if each.kind in kinds and is_faster(each)]
-        return max(good, key=_sure_ratio, default=None)
+        return max(good, key=sure_ratio, default=None)
 
 
 def is_faster(record: Record) -> bool:
     """Whether it beats the untuned kernel beyond its noise. A spread that is not known may be any."""
     if record.failure is not None or record.ratio is None or record.spread is None:
         return False
-    return _sure_ratio(record) > 1 and record.ratio >= LEAST_RATIO
+    return sure_ratio(record) > 1 and record.ratio >= LEAST_RATIO
 
 
-def _sure_ratio(record: Record) -> float:
+def sure_ratio(record: Record) -> float:
+    """What is left of its ratio if all noise was in its favour."""
     return (record.ratio or 0) - (record.spread or 0)
 
 

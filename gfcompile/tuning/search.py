@@ -15,6 +15,10 @@ PARENTS = 3  # whose neighbours are looked at
 _DRAWS = 24  # proposals that a place in a batch is chosen from
 _FAILED = -1.0  # log of the ratio that a failed one counts as
 _HOPE = 0.05  # log of a ratio: what an option nobody tried yet may bring
+_ROUNDS = 4  # of a fit
+_DOUBT = 0.5  # trials: so much an option's effect is drawn to none
+
+_Effects = dict[tuple[str, str, Option], float]  # by template, choice, option
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,13 @@ class Search:
         return is_new
 
     def ask(self, count: int) -> list[Candidate]:
-        """At most so many that were not asked before; fewer where the space is nearly exhausted."""
+        """At most so many that were not asked before; fewer where all that is near the best ones is known."""
         found: list[Candidate] = []
         others = [start.candidate for start in self._starts[1:]]  # other templates, as they come
         for candidate in (*self._hints, *others):
             if self._is_new(candidate) and len(found) < count:
                 found.append(self._take(candidate))
-        self._hints.clear()
+        self._hints = [hint for hint in self._hints if self._is_new(hint)]
         effects = self._effects()
         while len(found) < count:
             drawn = [candidate for candidate in (self._propose() for _ in range(_DRAWS)) if self._is_new(candidate)]
@@ -86,15 +90,31 @@ class Search:
             decisions[name] = self._random.choice(others)
         return Candidate(parent.candidate.template, decisions)
 
-    def _effects(self) -> dict[tuple[str, str, Option], float]:
-        """How each option that was tried did on the average."""
-        seen: dict[tuple[str, str, Option], list[float]] = {}
-        for known in self._known.values():
-            for name, option in known.candidate.decisions.items():
-                seen.setdefault((known.candidate.template, name, option), []).append(known.gain)
-        return {key: fmean(gains) for key, gains in seen.items()}
+    def _effects(self) -> _Effects:
+        """What each option that was tried adds to the gain of its template's average, fitted to all that is known.
 
-    def _hope(self, candidate: Candidate, effects: Mapping[tuple[str, str, Option], float]) -> float:
+        An average of its own would not do: what was tried early was tried among bad options.
+        """
+        effects: _Effects = {}
+        for template in {known.candidate.template for known in self._known.values()}:
+            trials = [known for known in self._known.values() if known.candidate.template == template]
+            average = fmean(known.gain for known in trials)
+            using: dict[tuple[str, str, Option], list[_Known]] = {}
+            for known in trials:
+                for key in _option_keys(known.candidate):
+                    using.setdefault(key, []).append(known)
+            effects |= dict.fromkeys(using, 0.0)
+            for _ in range(_ROUNDS):
+                for key, known_ones in using.items():
+                    others = [sum(effects[o] for o in _option_keys(k.candidate) if o != key) for k in known_ones]
+                    left = [k.gain - average - other for k, other in zip(known_ones, others, strict=True)]
+                    effects[key] = sum(left) / (len(left) + _DOUBT)
+        return effects
+
+    def _hope(self, candidate: Candidate, effects: _Effects) -> float:
         """The sum over its options, with a little chance so that equal ones take turns."""
-        known = (effects.get((candidate.template, name, option), _HOPE) for name, option in candidate.decisions.items())
-        return sum(known) + self._random.uniform(0, _HOPE)
+        return sum(effects.get(key, _HOPE) for key in _option_keys(candidate)) + self._random.uniform(0, _HOPE)
+
+
+def _option_keys(candidate: Candidate) -> list[tuple[str, str, Option]]:
+    return [(candidate.template, name, option) for name, option in candidate.decisions.items()]

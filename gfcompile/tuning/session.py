@@ -18,8 +18,8 @@ from tvm.s_tir.schedule import ScheduleError
 from gfcompile.codegen.schedules.choices import Option
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
-from gfcompile.tuning.builders import BuildPool, Built
-from gfcompile.tuning.database import Database, Record, is_faster
+from gfcompile.tuning.builders import BuildPool, Built, Make
+from gfcompile.tuning.database import Database, Record, is_faster, sure_ratio
 from gfcompile.tuning.keys import target_key, versions
 from gfcompile.tuning.machine import COOL, HOT
 from gfcompile.tuning.search import PARENTS, Search
@@ -119,9 +119,10 @@ class Session:
         runner: Runner,
         workers: int,
         show: Callable[[Status], None] = lambda _: None,
+        make: Make = draw,
     ) -> None:
         self._target, self._database, self._runner, self._show = target, database, runner, show
-        self._workers = workers
+        self._workers, self._make = workers, make
         self._key, self._versions = target_key(target), versions()
         self._kernels: list[Tuned] = []
         for task in tasks:
@@ -137,7 +138,7 @@ class Session:
         status.budget, status.started = budget, time.monotonic()
         with (
             tempfile.TemporaryDirectory(prefix="gfcompile-tune-") as folder,
-            BuildPool(self._target, self._workers, Path(folder), self._runner.form) as pool,
+            BuildPool(self._target, self._workers, Path(folder), self._runner.form, self._make) as pool,
         ):
             self._measure_untuned(pool, status)
             total = status.untuned_seconds
@@ -178,10 +179,12 @@ class Session:
         self._choose_best(kernel)
 
     def _options(self, kernel: Tuned, candidate: Candidate) -> Mapping[str, tuple[Option, ...]]:
+        """Empty where it comes out otherwise than it was kept, so that nothing can be said of its neighbours."""
         try:
-            return draw(kernel.task.function, self._target, candidate).options
+            drawn = draw(kernel.task.function, self._target, candidate)
         except ScheduleError:
-            return {}  # the templates have changed since: nothing can be said of its neighbours
+            return {}
+        return drawn.options if drawn.candidate.key == candidate.key else {}
 
     def _choose_best(self, kernel: Tuned) -> None:
         emulated = self._runner.kind == "emulated"
@@ -225,10 +228,14 @@ class Session:
                 kernel.stale = 0
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
-        """Build all, then run them while nothing else runs here."""
+        """Build all, then run them while nothing else runs here; not those that came out as one before."""
         built = self._build(pool, kernel, candidates)
+        new: dict[object, tuple[Candidate, Built | TrialFailed]] = {}
+        for candidate, result in built:
+            if not kernel.search.knows(candidate.key) and candidate.key != kernel.usual.candidate.key:
+                new.setdefault(candidate.key, (candidate, result))
         with ThreadPoolExecutor(self._runner.boards()) as boards:
-            records = list(boards.map(lambda each: self._measure(kernel, *each), built))
+            records = list(boards.map(lambda each: self._measure(kernel, *each), new.values()))
         for _, result in built:
             if isinstance(result, Built):
                 shutil.rmtree(result.path.parent)
@@ -237,21 +244,16 @@ class Session:
     def _build(
         self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]
     ) -> list[tuple[Candidate, Built | TrialFailed]]:
-        """Trials of the candidates as they came out, those apart that came out as one before."""
+        """Trials of the candidates as they came out."""
         function = str(tvm.ir.save_json(kernel.task.function))
         for candidate in candidates:
             pool.submit(candidate, function, candidate)
-        built: dict[object, tuple[Candidate, Built | TrialFailed]] = {}
-        for asked, result in pool:
-            candidate = result.candidate if isinstance(result, Built) else asked
-            if not kernel.search.knows(candidate.key):
-                built.setdefault(candidate.key, (candidate, result))
-        return list(built.values())
+        return [(result.candidate if isinstance(result, Built) else asked, result) for asked, result in pool]
 
     def _measure(self, kernel: Tuned, candidate: Candidate, built: Built | TrialFailed) -> Record:
         options = built.options if isinstance(built, Built) else {}
         record = self._run(kernel, candidate, built)
-        if is_faster(record) and (kernel.best is None or (record.ratio or 0) > (kernel.best.ratio or 0)):
+        if is_faster(record) and (kernel.best is None or sure_ratio(record) > sure_ratio(kernel.best)):
             record = self._run(kernel, candidate, built, _CONFIRMING)
         self._database.add(record)
         kernel.search.tell(candidate, options, _worth(record) or None)
@@ -272,9 +274,9 @@ class Session:
         seconds = [each for measurement in found for each in measurement.seconds]
         reference = [each for measurement in found for each in measurement.reference]
         ratio, spread = compare(found) if found else (None, None)
-        error = max((measurement.error for measurement in found), default=0.0)
-        if not error <= MOST_ERROR:
-            failure = f"wrong result: it differs by {error:.1e} of the largest value from the untuned kernel"
+        wrong = [each.error for each in found if not each.error <= MOST_ERROR]  # so that what is no number is wrong
+        if wrong:
+            failure = f"wrong result: it differs by {wrong[0]:.1e} of the largest value from the untuned kernel"
         return Record(
             kernel=kernel.task.kernel,
             name=kernel.task.name,

@@ -75,12 +75,12 @@ def schedule_function(
     candidate: Candidate, target: Target, taken: Callable[[Sampled], None] = lambda _: None
 ) -> Callable[[Schedule], None]:
     """The candidate as MetaSchedule's space generators take it; a ScheduleError where the template does not apply."""
-    (rule,) = (rule for rule in rules_for(target) if rule.name == candidate.template)
+    rule = next((rule for rule in rules_for(target) if rule.name == candidate.template), None)
 
     def apply(sch: Schedule) -> None:
         choices = Sampled(sch, candidate.decisions)
-        if not rule.apply(sch, target, choices):
-            raise ScheduleError(f"template '{rule.name}' does not take this kernel")
+        if rule is None or not rule.apply(sch, target, choices):
+            raise ScheduleError(f"template '{candidate.template}' does not take this kernel")
         taken(choices)
 
     return apply

@@ -14,6 +14,7 @@ from tvm_ffi import structural_walk
 
 from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import RULES, Workspace, choose_schedule, find_workspace, schedule
+from gfcompile.codegen.schedules.choices import DEFAULTS
 from gfcompile.targets import Target, find_target
 
 NATIVE = find_target("native")
@@ -246,7 +247,7 @@ def test_the_last_rule_takes_what_no_template_does() -> None:
     func = OWN[0][1]
     sch = tvm.s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     assert RULES[-1].name == "fallback"
-    assert RULES[-1].apply(sch, NATIVE)
+    assert RULES[-1].apply(sch, NATIVE, DEFAULTS)
 
 
 @pytest.mark.parametrize("lanes", [4, 16])

@@ -28,3 +28,14 @@ def convolution(images: int = 2, size: int = 9, inputs: int = 16, outputs: int =
 
 def scaled(factor: float, count: int = 1000) -> tirx.PrimFunc:
     return kernel(lambda x: te.compute(x.shape, lambda i: x[i] * tirx.const(factor, "float32")), (count,))
+
+
+def product(factor: float = 1.0, rows: int = 24, inner: int = 40, columns: int = 96) -> tirx.PrimFunc:
+    """A matrix product times a factor."""
+
+    def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        r = te.reduce_axis((0, inner), "r")
+        c = te.compute((rows, columns), lambda i, j: te.sum(a[i, r] * b[r, j], axis=[r]), name="product")
+        return te.compute((rows, columns), lambda i, j: c[i, j] * tirx.const(factor, "float32"), name="scale")
+
+    return kernel(compute, (rows, inner), (inner, columns))

@@ -13,12 +13,25 @@ from tvm.s_tir.schedule import ScheduleError
 from gfcompile.codegen.schedules import schedule
 from gfcompile.codegen.schedules.choices import Decisions
 from gfcompile.targets import Target
-from gfcompile.tuning.space import Candidate, Drawn
+from gfcompile.tuning.space import Candidate, Drawn, draw
+from tests.tuning.kernels import product
+
+WRONG_TURNS, ABORTING_TURNS = 2, 4
 
 
 def make(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn:
     """The compiler's schedule, unless the decisions are to fail."""
     return Drawn(candidate, {}, _schedule(function, target, candidate.decisions))
+
+
+def make_flawed(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn:
+    """Of `product()`: with some turns it computes a thousandth more, with others nothing is built."""
+    drawn = draw(function, target, candidate)
+    if drawn.candidate.decisions["turns"] == ABORTING_TURNS:
+        os.abort()
+    if drawn.candidate.decisions["turns"] == WRONG_TURNS:
+        return Drawn(drawn.candidate, drawn.options, draw(product(1.001), target, candidate).function)
+    return drawn
 
 
 def _schedule(function: tirx.PrimFunc, target: Target, decisions: Decisions) -> tirx.PrimFunc:
