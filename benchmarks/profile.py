@@ -12,7 +12,6 @@ import argparse
 import ctypes
 import tempfile
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -53,23 +52,31 @@ def count_flops(function: tirx.PrimFunc) -> int:
     return sum(block.work * (2 if block.factors is not None else 1) for block in blocks)
 
 
+class Timed:
+    """A step in the folder `out` whose driver has a clock around every call."""
+
+    def __init__(self, analysis: Analysis, out: Path) -> None:
+        folder = build(analysis, out, lambda _: None, {}, timed=True)
+        self.program = analysis.programs["train"].program
+        self.tuned = [name for name, each in self.program.functions.items() if analysis.scheduler(each).tuned]
+        self._step = gfcompile.load(folder)
+        library = ctypes.CDLL(str(folder / "libstep.so"))
+        self._clock = (ctypes.c_int64 * len(self.program.calls)).in_dll(library, "gf_train_nanoseconds")
+
+    def train(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Seconds of each call of one step, in order."""
+        before = np.array(self._clock)
+        self._step.train(x, labels)
+        return (np.array(self._clock) - before) / 1e9
+
+
 def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
     """The training program's calls in order, with the median time of each."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = build(analysis, Path(scratch) / "profiled_step", lambda _: None, {}, timed=True)
-        step = gfcompile.load(folder)
-        program = analysis.programs["train"].program
-        clock = (ctypes.c_int64 * len(program.calls)).in_dll(
-            ctypes.CDLL(str(folder / "libstep.so")), "gf_train_nanoseconds"
-        )
-        for _ in range(WARM_UP):
-            step.train(x, labels)
-        readings = [list(clock)]
-        for _ in range(STEPS):
-            step.train(x, labels)
-            readings.append(list(clock))
-        turns = [np.subtract(after, before) for before, after in pairwise(readings)]
-        spent = np.median(turns, axis=0) / 1e9
+        step = Timed(analysis, Path(scratch) / "profiled_step")
+        turns = [step.train(x, labels) for _ in range(WARM_UP + STEPS)][WARM_UP:]
+        spent = np.median(turns, axis=0)
+    program = step.program
     return [
         Row(
             call.kernel,

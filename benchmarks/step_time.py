@@ -122,6 +122,7 @@ def _compile_once(task: Task, setting: Setting, exact: bool, folder: Path) -> tu
         exact=exact,
         optimizer=gfcompile.SGD(MOMENTUM, WEIGHT_DECAY),
         lr=LEARNING_RATE,
+        tuning=False,
         out=artifact,
     )
     facts = {

@@ -25,6 +25,7 @@ from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.targets import Target, explain_foreign, find_target
+from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -70,6 +71,7 @@ def compile(
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    tuning: bool | str | os.PathLike[str] = True,
     out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     debug: bool = False,
@@ -94,6 +96,7 @@ def compile(
 
     `target` is a machine that `gfcompile targets` lists, or a .toml file; it must be one that runs here, `build` is for
     the others. `arch` is the GPU's of target "cuda"; `linker` is zig or gcc, `libc` glibc or musl, if not the target's.
+    Schedules that `gfcompile tune` found faster are followed, those of the file `tuning` first; none if it is False.
     """
     given = dict(locals())
     del given["threads"]
@@ -130,6 +133,7 @@ def build(
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    tuning: bool | str | os.PathLike[str] = True,
     out: str | os.PathLike[str] | None = None,
     debug: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -164,7 +168,8 @@ def build(
         skeleton=loaded.onnx_skeleton,
     )
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
-    return compile_job(job, folder, _machine(target, arch, linker, libc), progress, debug=debug)
+    known = NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
+    return compile_job(job, folder, _machine(target, arch, linker, libc), progress, debug=debug, tuning=known)
 
 
 def compile_job(
@@ -174,6 +179,7 @@ def compile_job(
     progress: Callable[[str], None],
     dump: Path | None = None,
     debug: bool = False,
+    tuning: Databases = NOTHING_KNOWN,
 ) -> Path:
     """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
     require_linker(target)
@@ -181,7 +187,7 @@ def compile_job(
         _require_cuda(target, debug)
     artifact.check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
-    analysis = analyse(job, dumps.observe, progress, target)
+    analysis = analyse(job, dumps.observe, progress, target, tuning)
     folder = artifact.build(analysis, out, progress, dumps.files, debug, dumps.model)
     sys.modules.pop(out.name, None)
     importlib.invalidate_caches()

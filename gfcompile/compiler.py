@@ -28,6 +28,7 @@ from gfcompile.plan import Layer, Plan, Request, make_plan
 from gfcompile.prefix import Prefix, find_prefix, split
 from gfcompile.step import Materialised, Refusal, Step
 from gfcompile.targets import Target, find_target
+from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
 Observer = Callable[[str, int, str, Step], None]
 Progress = Callable[[str], None]
@@ -184,10 +185,11 @@ def analyse(
     observe: Observer | None = None,
     progress: Progress = lambda _: None,
     target: Target | None = None,
+    tuning: Databases = NOTHING_KNOWN,
 ) -> Analysis:
     """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
     target = target or find_target("native")
-    return place(lower_job(job, target.kind, observe, progress), target, progress)
+    return place(lower_job(job, target.kind, observe, progress), target, progress, tuning)
 
 
 def lower_job(
@@ -220,9 +222,14 @@ def lower_job(
     return Lowered(job, traced, steps, modules, prefix)
 
 
-def place(lowered: Lowered, target: Target, progress: Progress = lambda _: None) -> Analysis:
+def place(
+    lowered: Lowered,
+    target: Target,
+    progress: Progress = lambda _: None,
+    tuning: Databases = NOTHING_KNOWN,
+) -> Analysis:
     """Schedule the kernels for a target, order them, and give every tensor its place."""
-    scheduler = Scheduler(target)
+    scheduler = Scheduler(target, tuning)
     programs, state = {}, StateTable()
     for name, module in lowered.modules.items():
         progress(f"scheduling: {name}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gfcompile.compiler import Analysis, Job
     from gfcompile.targets import Target
+    from gfcompile.tuning.database import Databases
 
 OK, FAILED = 0, 1
 
@@ -28,19 +29,27 @@ def compile(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
     from gfcompile import api
+    from gfcompile.cli.tune import check_budget, tune_job
     from gfcompile.codegen.artifact import check_destination
     from gfcompile.targets import explain_foreign
+    from gfcompile.tuning.database import Databases
 
-    machine = _machine(args)
+    check_budget(args)
+    machine = find_machine(args)
     if args.out is not None and not args.dry_run:
         check_destination(args.out)
     job, name, source = make_job(args, screen)
     out = args.out if args.out is not None else Path(f"{name}_step")
     folder: Path | None = None
+    if args.tune:
+        code = tune_job(job, machine, args, screen)
+        if code != OK:
+            return code
+    tuning = Databases.open(args.db)
     if args.dry_run:
-        report = _analyse(job, screen, args.dump, args.dump, machine)
+        report = _analyse(job, screen, args.dump, args.dump, machine, tuning)
     else:
-        folder = api.compile_job(job, out, machine, screen.progress, args.dump, args.debug)
+        folder = api.compile_job(job, out, machine, screen.progress, args.dump, args.debug, tuning)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     screen.clear()
     if args.json:
@@ -121,9 +130,10 @@ def verify(args: argparse.Namespace) -> int:
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.runtime.manifest import read_manifest
     from gfcompile.targets import explain_foreign
+    from gfcompile.tuning.database import Databases
     from gfcompile.verify import verify as compare
 
-    machine = _machine(args)
+    machine = find_machine(args)
     foreign = explain_foreign(machine) if args.artifact is None else None
     if foreign is not None:
         raise UserError(f"--target {args.target}: {foreign}; what is verified must run here")
@@ -131,7 +141,9 @@ def verify(args: argparse.Namespace) -> int:
         if args.artifact is None:
             job, _, _ = make_job(args, screen)
             module, loss = job.module, job.loss
-            artifact = api.compile_job(job, Path(scratch) / "verified_step", machine, screen.progress)
+            artifact = api.compile_job(
+                job, Path(scratch) / "verified_step", machine, screen.progress, tuning=Databases.open()
+            )
         else:
             artifact = args.artifact
             manifest = read_manifest(artifact)
@@ -259,7 +271,7 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     return job, loaded.name, source
 
 
-def _machine(args: argparse.Namespace) -> Target:
+def find_machine(args: argparse.Namespace) -> Target:
     """The target of the command line, with how it is to be linked."""
     from gfcompile.codegen.link import choose_linker
     from gfcompile.targets import find_target
@@ -268,15 +280,21 @@ def _machine(args: argparse.Namespace) -> Target:
 
 
 def _analyse(
-    job: Job, screen: Screen, dump: Path | None, report: Path | None, target: Target | None = None
+    job: Job,
+    screen: Screen,
+    dump: Path | None,
+    report: Path | None,
+    target: Target | None = None,
+    tuning: Databases | None = None,
 ) -> dict[str, Any]:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.compiler import analyse
     from gfcompile.dumps import Dumps
     from gfcompile.report import make_report, write_report
+    from gfcompile.tuning.database import Databases
 
     observe = Dumps(dump).observe if dump is not None else None
-    analysis = analyse(job, observe, screen.progress, target)
+    analysis = analyse(job, observe, screen.progress, target, tuning or Databases.open())
     if report is not None:
         _write(write_report, analysis, report)
     return make_report(analysis)

@@ -18,6 +18,7 @@ MORE = """\
 commands:
   gfcompile MODEL [options]              compile; writes MODEL_step/, an importable Python package
   gfcompile check MODEL                  whether it can be compiled, and all that stands in the way
+  gfcompile tune MODEL|ARTIFACT          measure which schedules are fastest here, or on a board
   gfcompile inspect MODEL|ARTIFACT       layers, FLOPs and bytes kept, without generating code
   gfcompile verify MODEL [ARTIFACT]      compare the compiled step with PyTorch eager
   gfcompile export ARTIFACT              the trained model as ONNX, or its weights as safetensors
@@ -78,6 +79,10 @@ def compile_parser() -> Parser:
     )  # fmt: skip
     _target(output)
     _screen(output)
+    tuning = parser.add_argument_group("tuning")
+    tuning.add_argument("--tune", action="store_true", help="run `gfcompile tune` first, and compile what it found")
+    _budget(tuning)
+    _database(tuning)
     return parser
 
 
@@ -109,6 +114,53 @@ def inspect_parser() -> Parser:
     output.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.json and the pictures here")
     _screen(output)
     return parser
+
+
+def tune_parser() -> Parser:
+    parser = Parser(
+        "tune",
+        "Measure which schedules of a step's kernels are fastest: on this machine, or on boards through TVM's RPC."
+        " Every trial is kept at once; stop it whenever you like, and run it again to go on. Compiling follows what was"
+        " found faster.",
+        "examples:\n  gfcompile tune resnet18.pt --layers 4 --minutes 10\n"
+        "  gfcompile tune resnet18_step --rpc 192.168.1.5:9190 --key pi4      # an artifact for rpi4\n"
+        "  gfcompile tune --show pi4.jsonl",
+    )
+    _model(parser, "a model as for compiling, or the folder of an artifact (plan options are then ignored)", "?")
+    _plan(parser)
+    _training(parser)
+    group = parser.add_argument_group("tuning")
+    _budget(group)
+    group.add_argument("--rpc", metavar="HOST:PORT", help="measure on boards: the address of their tracker")
+    group.add_argument("--key", metavar="NAME", help="the boards' name at the tracker; several are used at once")
+    group.add_argument(
+        "--emulated", action="store_true", help="the boards are emulated: for tests, the compiler never follows these"
+    )
+    _database(group)
+    group.add_argument("--show", metavar="FILE", type=Path, help="print what a database holds, and nothing else")
+    group.add_argument(
+        "--merge", metavar="FILE", type=Path, nargs="+", help="write all trials of these files to --db OUT"
+    )
+    group.add_argument("--export", metavar="OUT", type=Path, help="write the best trial of each kernel of --db here")
+    output = parser.add_argument_group("output")
+    _target(output, None, "native, or the artifact's own")
+    _screen(output)
+    return parser
+
+
+def _budget(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--trials", metavar="N", type=_whole, help="end after so many trials")
+    group.add_argument(
+        "--minutes", metavar="M", type=_number("--minutes"),
+        help="end after so many minutes; default, without --trials: 10",
+    )  # fmt: skip
+
+
+def _database(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--db", metavar="FILE", type=Path,
+        help="the tuning database; default: $GFCOMPILE_TUNING, or ~/.local/share/gfcompile/tuning.jsonl",
+    )  # fmt: skip
 
 
 def verify_parser() -> Parser:
@@ -183,10 +235,12 @@ def diff_parser() -> Parser:
 
 
 def _model(
-    parser: argparse.ArgumentParser, about: str = "a .pt2, .onnx, .pt or .pth file, or package.module:factory"
+    parser: argparse.ArgumentParser,
+    about: str = "a .pt2, .onnx, .pt or .pth file, or package.module:factory",
+    count: str | None = None,
 ) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument("model", metavar="MODEL", help=about)
+    group.add_argument("model", metavar="MODEL", nargs=count, help=about)
     group.add_argument(
         "--input",
         metavar="NxCxHxW",
@@ -285,10 +339,10 @@ def _training(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _target(group: argparse._ArgumentGroup) -> None:
+def _target(group: argparse._ArgumentGroup, default: str | None = "native", said: str = "native") -> None:
     group.add_argument(
-        "--target", metavar="NAME", default="native",
-        help="machine to compile for: a name that `gfcompile targets` lists, or a .toml file; default: native",
+        "--target", metavar="NAME", default=default,
+        help=f"machine to compile for: a name that `gfcompile targets` lists, or a .toml file; default: {said}",
     )  # fmt: skip
     group.add_argument("--arch", metavar="sm_NN", help="the GPU's architecture, for --target cuda, as in sm_86")
     group.add_argument(

@@ -9,8 +9,11 @@ from tvm_ffi import StructuralKey
 
 from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.inplace import find_takeovers
-from gfcompile.codegen.schedules import Workspace, find_workspace, schedule
+from gfcompile.codegen.schedules import Workspace, find_workspace, follow, schedule
 from gfcompile.targets import Target
+from gfcompile.tuning.database import NOTHING_KNOWN, Databases
+from gfcompile.tuning.keys import kernel_hash, target_key
+from gfcompile.tuning.record import Record
 
 
 @dataclass(frozen=True)
@@ -20,24 +23,37 @@ class Scheduled:
     function: tirx.PrimFunc
     workspace: Workspace
     takeovers: frozenset[tuple[int, int]]
+    tuned: Record | None = None  # the trial whose decisions it follows
 
 
 class Scheduler:
-    """Schedules for one target; equal kernels of several programs are scheduled once."""
+    """Schedules for one target; equal kernels of several programs are scheduled once.
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    Where `tuning` knows decisions that were measured to be faster, these are followed.
+    """
+
+    def __init__(self, target: Target, tuning: Databases = NOTHING_KNOWN) -> None:
+        self.target, self.tuning = target, tuning
+        self._key = target_key(target)
         self._known: dict[StructuralKey, Scheduled] = {}
 
     def __call__(self, function: tirx.PrimFunc) -> Scheduled:
         key = kernel_key(function)
         if key not in self._known:
-            scheduled = schedule(function, self.target)
+            scheduled, tuned = self._schedule(function)
             takeovers = find_takeovers(function) & find_takeovers(scheduled)  # a schedule may have moved a read
             on_gpu = self.target.kind == "cuda"
             workspace = Workspace(cut(scheduled).workspace, 0) if on_gpu else find_workspace(scheduled)
-            self._known[key] = Scheduled(scheduled, workspace, takeovers)
+            self._known[key] = Scheduled(scheduled, workspace, takeovers, tuned)
         return self._known[key]
+
+    def _schedule(self, function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Record | None]:
+        record = self.tuning.best(kernel_hash(function), self._key)
+        if record is not None:
+            scheduled = follow(record.template, record.decisions, function, self.target)
+            if scheduled is not None:
+                return scheduled, record
+        return schedule(function, self.target), None
 
 
 def kernel_key(function: tirx.PrimFunc) -> StructuralKey:

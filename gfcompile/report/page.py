@@ -9,6 +9,8 @@ from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
 from gfcompile.report.estimate import estimate_line, estimate_rows, source_lines
 from gfcompile.report.gpu import COLUMNS as GPU_COLUMNS
 from gfcompile.report.gpu import gpu_line, gpu_rows
+from gfcompile.report.tuning import COLUMNS as TUNING_COLUMNS
+from gfcompile.report.tuning import tuning_lines, tuning_rows
 from gfcompile.report.units import by_x, in_bytes, in_flops
 
 LAYER_COLUMNS = (
@@ -48,6 +50,10 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
         parts += ["## Frozen prefix", "\n\n".join(line.strip() + "." for line in prefix_lines(report["prefix"]))]
     if "estimate" in report:
         parts += _estimate(report["estimate"])
+    if "tuning" in report:
+        parts += ["## Tuning", "\n\n".join(f"{line}." for line in tuning_lines(report["tuning"]))]
+        if report["tuning"]["tuned"]:
+            parts.append(table(TUNING_COLUMNS, tuning_rows(report["tuning"])))
     if "gpu" in report:
         parts += ["## Kernels on the GPU", f"{gpu_line(report['gpu'])}.", table(GPU_COLUMNS, gpu_rows(report["gpu"]))]
     if "passes" in report:

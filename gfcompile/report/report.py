@@ -19,6 +19,7 @@ from gfcompile.report.gpu import make_gpu
 from gfcompile.report.memory import live_bytes, make_memory, variants
 from gfcompile.report.memory_picture import Curve, draw_memory
 from gfcompile.report.page import LABELS, render_page
+from gfcompile.report.tuning import make_tuning
 
 if TYPE_CHECKING:
     from gfcompile.codegen.cuda.ptxas import Usage
@@ -40,6 +41,7 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
     target = analysis.scheduler.target
     report["target"] = {"name": target.name, "description": target.description, "kind": target.kind}
     report["estimate"] = make_estimate(analysis)
+    report["tuning"] = make_tuning(analysis)
     report["kernels"] = {name: len(planned.program.functions) for name, planned in analysis.programs.items()}
     report["passes"] = [
         {

@@ -20,6 +20,7 @@ from gfcompile.report.page import (
     optimizer_words,
     prefix_lines,
 )
+from gfcompile.report.tuning import tuning_lines
 from gfcompile.report.units import in_bytes
 
 LARGEST = 12
@@ -60,6 +61,8 @@ def summary_text(report: dict[str, Any]) -> str:
         parts.append(f"loss {report['loss']}; {optimizer_words(report['optimizer'])}; optimizer state {kept}")
     if "prefix" in report:
         parts.append("\n".join(prefix_lines(report["prefix"])))
+    if "tuning" in report:
+        parts.append("\n".join(tuning_lines(report["tuning"])))
     if "gpu" in report:
         parts.append(gpu_line(report["gpu"]))
     if "saved" in report["memory"]:

@@ -110,6 +110,9 @@ class Databases:
         return None
 
 
+NOTHING_KNOWN = Databases(())
+
+
 def _is_same_candidate(a: Record, b: Record) -> bool:
     return (a.template, a.decisions) == (b.template, b.decisions)
 

@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
+from gfcompile.tuning.machine import read_machine
 from gfcompile.tuning.trial import Kind, Measurement, TrialFailed, read_measurement
 
 TURNS = 8
@@ -24,7 +26,6 @@ class LocalRunner:
     """Runs built trials, one at a time, in `turns` turns of `block_seconds` or one run of each kernel."""
 
     form: Kind = "program"
-    boards = 1
 
     def __init__(self, target: Target, turns: int = TURNS, block_seconds: float = BLOCK_SECONDS) -> None:
         self.turns, self.block_seconds = turns, block_seconds
@@ -39,8 +40,7 @@ class LocalRunner:
 
         Under an emulator everything may take forty times as long.
         """
-        blocks = _WARM_UP_BLOCKS + _BLOCKS_A_TURN * self.turns
-        allowed = timeout * (_EMULATED if self.is_emulated else 1) + blocks * self.block_seconds
+        allowed = allowed_seconds(timeout, self.turns, self.block_seconds, self.is_emulated)
         command = [*self._command, str(built.absolute()), str(self.turns), str(self.block_seconds)]
         with subprocess.Popen(
             command,
@@ -64,8 +64,20 @@ class LocalRunner:
             raise TrialFailed(f"the trial ended with exit code {process.returncode}: {said}")
         return read_measurement(out.decode(errors="replace"))
 
+    def boards(self) -> int:
+        return 1
+
+    def read_machine(self) -> dict[str, Any]:
+        return read_machine()
+
     def close(self) -> None:
         """Nothing is kept between trials."""
+
+
+def allowed_seconds(timeout: float, turns: int, block_seconds: float, is_emulated: bool) -> float:
+    """How long a whole trial may take where its kernels may take `timeout`."""
+    blocks = _WARM_UP_BLOCKS + _BLOCKS_A_TURN * turns
+    return timeout * (_EMULATED if is_emulated else 1) + blocks * block_seconds
 
 
 def _find_emulator(target: Target) -> tuple[str, ...]:

@@ -40,9 +40,13 @@ class BadRecordError(Exception):
     """A line that is no record; the text says why."""
 
 
+def as_mapping(record: Record) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(Record)}
+
+
 def write_record(record: Record) -> bytes:
     """Its line. That the very record can be read back is the caller's duty."""
-    values = {field.name: getattr(record, field.name) for field in fields(Record)}
+    values = as_mapping(record)
     try:
         line = json.dumps(values, allow_nan=False).encode()
         comes_back = read_record(line) == record

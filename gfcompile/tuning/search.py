@@ -31,6 +31,7 @@ class Search:
         self._random = random.Random(seed)
         self._starts = [_Known(drawn.candidate, drawn.options, 0.0) for drawn in templates]
         self._known: dict[object, _Known] = {}
+        self._hints: list[Candidate] = []
         self._asked = {self._starts[0].candidate.key}  # the compiler's own: every trial measures it
 
     def tell(self, candidate: Candidate, options: Mapping[str, tuple[Option, ...]], ratio: float | None) -> None:
@@ -43,12 +44,21 @@ class Search:
         """Whether the candidate of this key was told."""
         return key in self._known
 
+    def hint(self, candidate: Candidate) -> bool:
+        """Have a candidate asked for next; False if it was before."""
+        is_new = self._is_new(candidate)
+        if is_new:
+            self._hints.append(candidate)
+        return is_new
+
     def ask(self, count: int) -> list[Candidate]:
         """At most so many that were not asked before; fewer where the space is nearly exhausted."""
         found: list[Candidate] = []
-        for start in self._starts[1:]:  # another template, as it comes
-            if start.candidate.key not in self._asked and len(found) < count:
-                found.append(self._take(start.candidate))
+        others = [start.candidate for start in self._starts[1:]]  # other templates, as they come
+        for candidate in (*self._hints, *others):
+            if self._is_new(candidate) and len(found) < count:
+                found.append(self._take(candidate))
+        self._hints.clear()
         effects = self._effects()
         while len(found) < count:
             drawn = [candidate for candidate in (self._propose() for _ in range(_DRAWS)) if self._is_new(candidate)]

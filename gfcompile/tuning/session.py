@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
 import tvm
 from tvm.s_tir.schedule import ScheduleError
@@ -22,6 +21,7 @@ from gfcompile.targets import Target
 from gfcompile.tuning.builders import BuildPool, Built
 from gfcompile.tuning.database import Database, Record, is_faster
 from gfcompile.tuning.keys import target_key, versions
+from gfcompile.tuning.machine import COOL, HOT
 from gfcompile.tuning.search import PARENTS, Search
 from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
 from gfcompile.tuning.tasks import Task
@@ -30,9 +30,10 @@ from gfcompile.tuning.trial import Measurement, Runner, TrialFailed
 MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel is far beyond
 _BATCH = 8
 _TIMEOUT = 20.0  # seconds, for kernels that take milliseconds
-_CONFIRMING = 3  # further runs of a trial that looks best, before it is believed
+_CONFIRMING = 5  # further runs of a trial that looks best, before it is believed
 _STALE = 0.5  # what is left of a kernel's claim on the budget after a batch that found nothing better
 _PATIENCE = 4  # such batches in a row end its search
+_PAUSE, _MOST_PAUSE = 2.0, 120.0  # seconds, while the machine cools down
 _LEAST_SHARE = 0.002  # of the kernels' time: what takes less is left alone
 
 
@@ -53,6 +54,7 @@ class Tuned:
     search: Search
     seconds: float = 0.0  # of all its calls in a step, untuned
     best: Record | None = None
+    known: bool = False  # from earlier sessions
     trials: int = 0
     failures: int = 0
     stale: int = 0
@@ -72,7 +74,7 @@ class Status:
     """Where a session stands; `kernel` is what it works on."""
 
     kernels: list[Tuned]
-    budget: Budget
+    budget: Budget = field(default_factory=Budget)
     started: float = field(default_factory=time.monotonic)
     trials: int = 0
     kernel: Tuned | None = None
@@ -115,27 +117,28 @@ class Session:
         target: Target,
         database: Database,
         runner: Runner,
-        machine: Mapping[str, Any],
         workers: int,
         show: Callable[[Status], None] = lambda _: None,
     ) -> None:
         self._target, self._database, self._runner, self._show = target, database, runner, show
-        self._workers, self._machine = workers, dict(machine)
+        self._workers = workers
         self._key, self._versions = target_key(target), versions()
         self._kernels: list[Tuned] = []
         for task in tasks:
-            templates = list_templates(task.function, target)
-            if templates and task.calls:
-                self._kernels.append(Tuned(task, templates[0], Search(templates, seed=len(self._kernels))))
+            templates = list_templates(task.function, target) if task.calls else []
+            if templates:
+                kernel = Tuned(task, templates[0], Search(templates, seed=len(self._kernels)))
+                self._recall(kernel)
+                self._kernels.append(kernel)
+        self.status = Status(self._kernels)
 
-    def run(self, budget: Budget) -> Status:
-        status = Status(self._kernels, budget)
+    def run(self, budget: Budget) -> None:
+        status = self.status
+        status.budget, status.started = budget, time.monotonic()
         with (
             tempfile.TemporaryDirectory(prefix="gfcompile-tune-") as folder,
             BuildPool(self._target, self._workers, Path(folder), self._runner.form) as pool,
         ):
-            for kernel in self._kernels:
-                self._recall(kernel)
             self._measure_untuned(pool, status)
             total = status.untuned_seconds
             while not status.is_over:
@@ -145,15 +148,26 @@ class Session:
                     break
                 status.kernel = max(open_, key=lambda each: each.claim)
                 self._show(status)
+                self._cool_down()
                 self._try_batch(pool, status, status.kernel)
         status.kernel = None
         self._show(status)
-        return status
+
+    def _cool_down(self) -> None:
+        """A hot machine lowers its clock, and what ran last would look slow."""
+        if self._temperature() >= HOT:
+            ends = time.monotonic() + _MOST_PAUSE
+            while self._temperature() > COOL and time.monotonic() < ends:
+                time.sleep(_PAUSE)
+
+    def _temperature(self) -> int:
+        return int(self._runner.read_machine().get("millicelsius", 0))
 
     def _recall(self, kernel: Tuned) -> None:
         """What earlier sessions found of it."""
         known = self._database.tried(kernel.task.kernel, self._key)
         known = [record for record in known if record.kind == self._runner.kind]
+        kernel.known = bool(known)
         for rank, record in enumerate(sorted(known, key=lambda record: -_worth(record))):
             candidate = Candidate(record.template, record.decisions)
             options = self._options(kernel, candidate) if rank < PARENTS and _worth(record) else {}
@@ -182,7 +196,6 @@ class Session:
             ((candidate, built),) = self._build(pool, kernel, [kernel.usual.candidate])
             record = self._run(kernel, candidate, built)
             if record.failure is None and record.reference_seconds is not None:
-                self._database.add(record)
                 kernel.seconds = record.reference_seconds * kernel.task.calls
             else:
                 kernel.stale = _PATIENCE  # it stays as it is
@@ -200,13 +213,21 @@ class Session:
         kernel.failures += sum(record.failure is not None for record in records)
         self._choose_best(kernel)
         kernel.stale = kernel.stale + 1 if kernel.best == before else 0
+        if kernel.best is not None and kernel.best != before:
+            self._hint(kernel, Candidate(kernel.best.template, kernel.best.decisions))
         if not candidates:
             kernel.stale = _PATIENCE  # all of its space is known
+
+    def _hint(self, found: Tuned, candidate: Candidate) -> None:
+        """What is best for a kernel is tried next on those that are alike: the same choices, another epilogue, say."""
+        for kernel in self._kernels:
+            if kernel is not found and kernel.usual.options == found.usual.options and kernel.search.hint(candidate):
+                kernel.stale = 0
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:
         """Build all, then run them while nothing else runs here."""
         built = self._build(pool, kernel, candidates)
-        with ThreadPoolExecutor(self._runner.boards) as boards:
+        with ThreadPoolExecutor(self._runner.boards()) as boards:
             records = list(boards.map(lambda each: self._measure(kernel, *each), built))
         for _, result in built:
             if isinstance(result, Built):
@@ -250,7 +271,7 @@ class Session:
     ) -> Record:
         seconds = [each for measurement in found for each in measurement.seconds]
         reference = [each for measurement in found for each in measurement.reference]
-        ratios = [untuned / tuned for untuned, tuned in zip(reference, seconds, strict=True)]
+        ratio, spread = compare(found) if found else (None, None)
         error = max((measurement.error for measurement in found), default=0.0)
         if not error <= MOST_ERROR:
             failure = f"wrong result: it differs by {error:.1e} of the largest value from the untuned kernel"
@@ -264,10 +285,10 @@ class Session:
             kind=self._runner.kind,
             seconds=median(seconds) if seconds else None,
             reference_seconds=median(reference) if reference else None,
-            ratio=median(ratios) if ratios else None,
-            spread=_spread(ratios) if ratios else None,
+            ratio=ratio,
+            spread=spread,
             failure=failure,
-            machine=self._machine,
+            machine=self._runner.read_machine(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -277,9 +298,20 @@ def _worth(record: Record) -> float:
     return record.ratio if record.ratio is not None and record.failure is None else 0.0
 
 
-def _spread(ratios: Sequence[float]) -> float:
-    """How far the median may be off: half of the middle half's width, by the root of how many there are."""
-    if len(ratios) < 2:
-        return float(abs(ratios[0]))
-    low, _, high = quantiles(ratios, n=4)
-    return (high - low) / 2 / len(ratios) ** 0.5
+def compare(found: Sequence[Measurement]) -> tuple[float, float]:
+    """(ratio, spread): how many times faster the candidate is than the untuned kernel, and how far that may be off.
+
+    Turns of one run share their pages of memory, which alone can make several percent. So runs that confirm count as
+    one value each; of a single run, the middle half of its turns.
+    """
+    runs = [
+        [untuned / tuned for untuned, tuned in zip(each.reference, each.seconds, strict=True)] for each in found
+    ]
+    if len(runs) > 1:
+        ratios = [median(turns) for turns in runs]
+        return median(ratios), (max(ratios) - min(ratios)) / 2
+    (turns,) = runs
+    if len(turns) == 1:
+        return turns[0], turns[0]
+    low, _, high = quantiles(turns, n=4)
+    return median(turns), (high - low) / 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gfcompile.codegen.schedules.choices import Decisions
 from gfcompile.report.summary import text_table
-from gfcompile.report.units import by_x
+from gfcompile.report.tuning import in_words
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import versions
 from gfcompile.tuning.record import EMULATED, KINDS, MEASURED, Record
@@ -47,12 +46,6 @@ def _row(database: Database, kernel: str, target: str) -> list[str]:
     seconds = _in_seconds(best.seconds) if best.kind == MEASURED and best.seconds is not None else "-"
     ratio = f"{best.ratio:.2f} ± {best.spread:.2f}"
     return [best.name, best.template, *counts, ratio, seconds, best.kind, in_words(best.decisions)]
-
-
-def in_words(decisions: Decisions) -> str:
-    """{"tile": (4, 8), "unroll": 2} -> "tile 4x8, unroll 2"."""
-    said = [f"{name} {by_x(each) if isinstance(each, tuple) else each}" for name, each in decisions.items()]
-    return ", ".join(said) or "as proposed"
 
 
 def _totals(database: Database, records: list[Record]) -> str:

@@ -30,7 +30,7 @@ Role = Literal["candidate", "reference"]
 CANDIDATE: Role = "candidate"
 REFERENCE: Role = "reference"
 _RUNTIME = ("gf_cores.c", "gf_hooks.c", "gf_pool.c")  # what kernels run on; the rest is about steps
-_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_values.c")
+_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_cache.c", "trial/gf_trial_values.c")
 _TYPES = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "BOOL"}  # by NumPy's kind
 
 
@@ -52,7 +52,10 @@ class Runner(Protocol):
 
     kind: str  # "measured", or "emulated"
     form: Kind  # what it runs
-    boards: int  # trials that it can run at the same time
+
+    def boards(self) -> int: ...  # trials that it can run at the same time
+
+    def read_machine(self) -> dict[str, Any]: ...  # what is known of the one that ran the last trial
 
     def run(self, built: Path, timeout: float) -> Measurement: ...  # raises TrialFailed
 
@@ -101,7 +104,7 @@ def link_trial(
     sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME))]
     objects = [candidate.object, reference.object]
     if kind == "library":
-        link_shared(sources, objects, built, target)
+        link_shared([*sources, RUNTIME / "trial/gf_trial_rpc.c"], objects, built, target)
         return built
     sources.append(RUNTIME / "trial/gf_trial_main.c")
     flags = []

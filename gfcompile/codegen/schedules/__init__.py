@@ -12,7 +12,7 @@ from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
-from gfcompile.codegen.schedules.choices import DEFAULTS, Choices
+from gfcompile.codegen.schedules.choices import DEFAULTS, Choices, Decided, Decisions
 from gfcompile.codegen.schedules.gpu import matmul, rest, rows, single
 from gfcompile.codegen.schedules.workspace import Workspace, find_workspace
 from gfcompile.targets import Target
@@ -71,6 +71,18 @@ def choose_schedule(func: tirx.PrimFunc, target: Target) -> tuple[str, tirx.Prim
         except ScheduleError:
             sch = start(func)  # what the rule did before it failed
     return "none", func
+
+
+def follow(template: str, decisions: Decisions, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    """The function, scheduled by this template with these decisions; None where one of them is no option here."""
+    rule = next((rule for rule in rules_for(target) if rule.name == template), None)
+    sch = start(func)
+    try:
+        if rule is not None and rule.apply(sch, target, Decided(decisions)):
+            return finish(sch, func)
+    except ScheduleError:
+        return None
+    return None
 
 
 def rules_for(target: Target) -> tuple[Rule, ...]:

@@ -1,0 +1,149 @@
+"""Tune the benchmark models, then time whole steps tuned and untuned against each other, and each kernel in its step.
+
+    python -m benchmarks.tuning [--models resnet18 mobilenet_v2] [--minutes 8] [--batch 8] [--target native] --db FILE
+
+Trials go to FILE, which `gfcompile tune --show FILE` prints. The two steps are processes of their own that take turns;
+kernels are timed inside their steps, by drivers with a clock around every call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gfcompile
+from benchmarks.machine import describe_machine, machine_line
+from benchmarks.models import MODELS, choose, make_task
+from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, Task
+from benchmarks.processes import Prepared, Protocol, take_turns
+from benchmarks.profile import WARM_UP, Timed
+from benchmarks.rounds import mean_ratio, ratio
+from benchmarks.step_time import Setting
+from gfcompile.compiler import Job, Lowered, lower_job, place
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+from gfcompile.targets import Target, find_target
+from gfcompile.tuning.database import NOTHING_KNOWN, Database, Databases
+from gfcompile.tuning.local import LocalRunner
+from gfcompile.tuning.session import Budget, Session, Status
+from gfcompile.tuning.tasks import list_tasks
+
+_ROUNDS = 12
+_STEPS = 15  # of each, in turn, for the times of kernels
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A step to be tuned."""
+
+    setting: Setting
+    target: Target
+    db: Path
+
+
+def make_its_task(setting: Setting) -> Task:
+    chosen = choose(setting.model, setting.size, setting.layers, setting.r)
+    return make_task(setting.model, setting.batch, setting.size, setting.r, chosen)
+
+
+def make_job(task: Task, setting: Setting) -> Job:
+    request = Request(layers=setting.layers, patches={"*": setting.r})
+    optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
+    return Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
+
+
+def tune(subject: Subject, lowered: Lowered, minutes: float) -> Status:
+    programs = place(lowered, subject.target).programs.values()
+    tasks = list_tasks(planned.program for planned in programs)
+    runner = LocalRunner(subject.target)
+    session = Session(tasks, subject.target, Database.open(subject.db), runner, os.cpu_count() or 1)
+    session.run(Budget(seconds=60 * minutes))
+    return session.status
+
+
+def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
+    """The step of one peer, compiled with or without the database."""
+    subject: Subject = settings["subject"]
+    setting = subject.setting
+    task = make_its_task(setting)
+    start = time.perf_counter()
+    step = gfcompile.compile(
+        task.model,
+        (task.x,),
+        layers=setting.layers,
+        r=setting.r,
+        target=subject.target.name,
+        optimizer=gfcompile.SGD(MOMENTUM, WEIGHT_DECAY),
+        lr=LEARNING_RATE,
+        tuning=subject.db if settings["tuned"] else False,
+        out=scratch / "timed_step",
+        threads=os.cpu_count(),
+    )
+    facts = {"compile_seconds": time.perf_counter() - start}
+    x, labels = task.x.numpy(), task.labels.numpy()
+    return lambda: step.train(x, labels), facts
+
+
+def time_kernels(subject: Subject, lowered: Lowered, task: Task) -> list[tuple[str, float, float]]:
+    """(kernel, seconds untuned, seconds tuned) of those that the database changed, as they run in their steps."""
+    known = {"untuned": NOTHING_KNOWN, "tuned": Databases((Database.open(subject.db),))}
+    with tempfile.TemporaryDirectory() as scratch:
+        steps = {
+            name: Timed(place(lowered, subject.target, tuning=tuning), Path(scratch) / f"{name}_step")
+            for name, tuning in known.items()
+        }
+        x, labels = task.x.numpy(), task.labels.numpy()
+        turns: dict[str, list[np.ndarray]] = {name: [] for name in steps}
+        for _ in range(WARM_UP + _STEPS):
+            for name, step in steps.items():
+                turns[name].append(step.train(x, labels))
+    times = {}
+    for name, step in steps.items():
+        spent = np.median(turns[name][WARM_UP:], axis=0)
+        calls = [call.kernel for call in step.program.calls]
+        times[name] = {each: sum(spent[at] for at, call in enumerate(calls) if call == each) for each in set(calls)}
+    return [(kernel, times["untuned"][kernel], times["tuned"][kernel]) for kernel in steps["tuned"].tuned]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["resnet18", "mobilenet_v2"])
+    parser.add_argument("--minutes", type=float, default=8.0, help="of tuning, for each model; 0: use what is in --db")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--target", default="native")
+    parser.add_argument("--db", type=Path, required=True)
+    arguments = parser.parse_args()
+    print(machine_line(describe_machine()))
+    ratios = []
+    for model in arguments.models:
+        subject = Subject(Setting(model, arguments.batch), find_target(arguments.target), arguments.db)
+        task = make_its_task(subject.setting)
+        lowered = lower_job(make_job(task, subject.setting))
+        if arguments.minutes:
+            status = tune(subject, lowered, arguments.minutes)
+            rate = 60 * status.trials / status.seconds
+            print(f"{model}: {status.trials} trials in {status.seconds / 60:.1f} min, {rate:.0f} a minute", flush=True)
+        peers = {name: {"subject": subject, "tuned": name == "tuned"} for name in ("untuned", "tuned")}
+        found = take_turns(prepare, peers, Protocol(_ROUNDS, warm_up=2, block_seconds=0.5))
+        faster = ratio(found.times["untuned"], found.times["tuned"])
+        ratios.append(faster.value)
+        compiled = {name: facts["compile_seconds"] for name, facts in found.facts.items()}
+        rounds = f"{faster.low:.3f}..{faster.high:.3f}"
+        print(f"{model}, batch {arguments.batch}: the whole step {faster.value:.3f}x ({rounds})")
+        print(f"  compiled in {compiled['untuned']:.0f} s untuned, {compiled['tuned']:.0f} s with the database")
+        for kernel, untuned, tuned in time_kernels(subject, lowered, task):
+            print(f"  {untuned / tuned:6.2f}x {1e3 * untuned:8.3f} -> {1e3 * tuned:8.3f} ms  {kernel[:80]}", flush=True)
+    print(f"geometric mean {mean_ratio(ratios):.3f}x, measured")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

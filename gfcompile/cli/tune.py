@@ -1,0 +1,202 @@
+"""`gfcompile tune`: measure which choices of the schedule templates are fastest, and look at what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gfcompile.cli.screen import Screen
+from gfcompile.errors import UserError
+
+if TYPE_CHECKING:
+    from gfcompile.compiler import Job
+    from gfcompile.targets import Target
+    from gfcompile.tuning.database import Database
+    from gfcompile.tuning.session import Budget, Status
+    from gfcompile.tuning.tasks import Task
+    from gfcompile.tuning.trial import Runner
+
+OK, INTERRUPTED = 0, 130
+DEFAULT_MINUTES = 10.0
+_MINUTE = 60
+
+
+def tune(args: argparse.Namespace) -> int:
+    screen = Screen(args.quiet, args.json)
+    if args.show is not None:
+        return _show(args.show, screen)
+    if args.merge is not None:
+        return _merge(args.merge, args.db, screen)
+    if args.export is not None:
+        return _export(args.export, args.db, screen)
+    if args.model is None:
+        raise UserError("tune: no model; give a MODEL or an ARTIFACT, or one of --show, --merge, --export")
+    budget = read_budget(args)
+    target, tasks = _find_tasks(args, screen)
+    return tune_tasks(tasks, target, args, budget, screen)
+
+
+def check_budget(args: argparse.Namespace) -> None:
+    """Of a compile: what belongs to tuning is of no use without it."""
+    for option, value in (("--trials", args.trials), ("--minutes", args.minutes)):
+        if value is not None and not args.tune:
+            raise UserError(f"{option} {value:g}: is for --tune, or for gfcompile tune")
+    read_budget(args)
+
+
+def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
+    """Before it is compiled."""
+    from gfcompile.compiler import analyse
+    from gfcompile.tuning.tasks import list_tasks
+
+    args.rpc = args.key = None
+    analysis = analyse(job, progress=screen.progress, target=target)
+    tasks = list_tasks(planned.program for planned in analysis.programs.values())
+    return tune_tasks(tasks, target, args, read_budget(args), screen)
+
+
+def read_budget(args: argparse.Namespace) -> Budget:
+    from gfcompile.tuning.session import Budget
+
+    for option, value in (("--trials", args.trials), ("--minutes", args.minutes)):
+        if value is not None and value <= 0:
+            raise UserError(f"{option} {value:g}: must be more than 0")
+    if args.trials is None and args.minutes is None:
+        return Budget(seconds=DEFAULT_MINUTES * _MINUTE)
+    return Budget(args.trials, args.minutes * _MINUTE if args.minutes is not None else None)
+
+
+def tune_tasks(tasks: list[Task], target: Target, args: argparse.Namespace, budget: Budget, screen: Screen) -> int:
+    """Spend the budget; an interrupt ends it early, and nothing that was measured is lost."""
+    from gfcompile.tuning.database import Database, user_path
+    from gfcompile.tuning.session import Session
+    from gfcompile.tuning.words import head_text, progress_text, summary_text
+
+    path = args.db if args.db is not None else user_path()
+    database = Database.open(path)
+    for problem in database.problems:
+        screen.say(problem)
+    runner = _find_runner(args, target)
+    found: dict[str, float] = {}
+
+    def show(status: Status) -> None:
+        screen.progress(progress_text(status))
+        for kernel in status.kernels:
+            ratio = kernel.best.ratio if kernel.best is not None else None
+            if ratio is not None and ratio > found.get(kernel.task.kernel, 1.0):
+                found[kernel.task.kernel] = ratio
+                screen.say(f"{kernel.task.name}: {ratio:.2f}x")
+
+    workers = max(1, len(os.sched_getaffinity(0)))
+    session = Session(tasks, target, database, runner, workers, show)
+    screen.say(head_text(session.status, target, runner.kind, path, budget))
+    code = OK
+    try:
+        session.run(budget)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        runner.close()
+    screen.clear()
+    status = session.status
+    if args.json:
+        screen.result(json.dumps({"database": str(path), "interrupted": code != OK, **_as_mapping(status)}, indent=1))
+    elif not args.quiet:
+        screen.result(summary_text(status, runner.kind, path, code != OK))
+    return code
+
+
+def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task]]:
+    from gfcompile.cli.commands import find_machine, make_job
+    from gfcompile.tuning.tasks import list_tasks, read_tasks
+
+    screen.progress("starting", transient=True)
+    folder = Path(args.model)
+    if folder.is_dir():
+        from gfcompile.runtime.manifest import read_manifest
+
+        manifest = read_manifest(folder)
+        args.target = args.target or manifest["target"]
+        return find_machine(args), read_tasks(folder)
+    from gfcompile.compiler import analyse
+
+    args.target = args.target or "native"
+    target = find_machine(args)
+    job, _, _ = make_job(args, screen)
+    analysis = analyse(job, progress=screen.progress, target=target)
+    return target, list_tasks(planned.program for planned in analysis.programs.values())
+
+
+def _find_runner(args: argparse.Namespace, target: Target) -> Runner:
+    from gfcompile.tuning.local import LocalRunner
+    from gfcompile.tuning.rpc import RpcRunner
+
+    if args.rpc is None:
+        if args.key is not None:
+            raise UserError(f"--key {args.key}: is for --rpc HOST:PORT")
+        return LocalRunner(target)
+    host, _, port = args.rpc.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--rpc '{args.rpc}': write HOST:PORT of the tracker, as in 192.168.1.5:9190")
+    if args.key is None:
+        raise UserError("--rpc: needs --key, the name that the boards gave the tracker")
+    return RpcRunner(host, int(port), args.key, "emulated" if args.emulated else "measured")
+
+
+def _show(path: Path, screen: Screen) -> int:
+    from gfcompile.tuning.database import Database
+    from gfcompile.tuning.record import as_mapping
+    from gfcompile.tuning.show import show_text
+
+    database = Database.open(path, must_exist=True)
+    if screen.json:
+        rows = [as_mapping(record) for record in database.records]
+        screen.result(json.dumps({"records": rows, "problems": database.problems}, indent=1))
+    else:
+        screen.result(show_text(database))
+    return OK
+
+
+def _merge(paths: list[Path], out: Path | None, screen: Screen) -> int:
+    from gfcompile.tuning.exchange import merge
+
+    if out is None:
+        raise UserError("--merge: needs --db OUT, the file to write")
+    merged = merge(paths, out)
+    for problem in merged.problems:
+        screen.say(problem)
+    screen.say(f"wrote {out}: {merged.records} trials, {merged.duplicates} duplicates left out")
+    return OK
+
+
+def _export(out: Path, db: Path | None, screen: Screen) -> int:
+    from gfcompile.tuning.database import Database, user_path
+    from gfcompile.tuning.exchange import export
+
+    database = _opened(db) if db is not None else Database.open(user_path())
+    count = export(database, out)
+    screen.say(f"wrote {out}: the best trials of {count} kernels")
+    return OK
+
+
+def _opened(path: Path) -> Database:
+    from gfcompile.tuning.database import Database
+
+    return Database.open(path, must_exist=True)
+
+
+def _as_mapping(status: Status) -> dict[str, Any]:
+    rows = [
+        {
+            "kernel": kernel.task.name,
+            "trials": kernel.trials,
+            "failures": kernel.failures,
+            "ratio": kernel.best.ratio if kernel.best is not None else None,
+            "spread": kernel.best.spread if kernel.best is not None else None,
+        }
+        for kernel in status.kernels
+    ]
+    return {"trials": status.trials, "ratio": status.ratio, "kernels": rows}

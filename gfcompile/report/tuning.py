@@ -1,0 +1,61 @@
+"""Which kernels of a step follow a tuning database, and what was measured when they were tuned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gfcompile.report.units import by_x
+
+if TYPE_CHECKING:
+    from gfcompile.codegen.schedules.choices import Decisions
+    from gfcompile.compiler import Analysis
+
+COLUMNS = ("kernel", "times faster when it was tuned, measured", "template", "decisions")
+
+
+def make_tuning(analysis: Analysis) -> dict[str, Any]:
+    """Of the training program: how many kernels it has, and those that were tuned."""
+    functions = analysis.programs["train"].program.functions
+    tuned = {name: analysis.scheduler(function).tuned for name, function in functions.items()}
+    return {
+        "numbers_are": "measured",
+        "kernels": len(functions),
+        "tuned": [
+            {
+                "kernel": name,
+                "template": record.template,
+                "decisions": in_words(record.decisions),
+                "ratio": record.ratio,
+                "machine": dict(record.machine),
+                "date": record.date,
+            }
+            for name, record in tuned.items()
+            if record is not None
+        ],
+        "problems": analysis.scheduler.tuning.problems,
+    }
+
+
+def tuning_lines(tuning: dict[str, Any]) -> list[str]:
+    """For a person: how many, from when; lines of a database that could not be read."""
+    tuned = tuning["tuned"]
+    lines = []
+    if tuned:
+        dates = sorted(row["date"][:10] for row in tuned)
+        when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        machines = sorted({str(row["machine"].get("cpu", "an unnamed CPU")) for row in tuned})
+        where = ", ".join(machines)
+        lines.append(f"tuned: {len(tuned)} of {tuning['kernels']} kernels follow trials of {when} on {where}")
+    else:
+        lines.append(f"tuned: none of {tuning['kernels']} kernels; gfcompile tune measures what is faster")
+    return [*lines, *tuning["problems"]]
+
+
+def tuning_rows(tuning: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [(row["kernel"], f"{row['ratio']:.2f}", row["template"], row["decisions"]) for row in tuning["tuned"]]
+
+
+def in_words(decisions: Decisions) -> str:
+    """{"tile": (4, 8), "unroll": 2} -> "tile 4x8, unroll 2"."""
+    said = [f"{name} {by_x(each) if isinstance(each, tuple) else each}" for name, each in decisions.items()]
+    return ", ".join(said) or "as proposed"

@@ -1,0 +1,69 @@
+"""What a tuning session says: before, during, after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gfcompile.report.summary import text_table
+from gfcompile.report.tuning import in_words
+from gfcompile.targets import Target
+from gfcompile.tuning.record import EMULATED
+from gfcompile.tuning.session import Budget, Status, Tuned
+
+_COLUMNS = ("kernel", "of the time", "trials", "failed", "times faster", "decisions")
+_SHOWN = 16
+_MINUTE = 60
+
+
+def head_text(status: Status, target: Target, kind: str, path: Path, budget: Budget) -> str:
+    known = sum(kernel.known for kernel in status.kernels)
+    limits = [f"{budget.trials} trials"] if budget.trials is not None else []
+    limits += [f"{budget.seconds / _MINUTE:g} minutes"] if budget.seconds is not None else []
+    lines = [
+        f"tuning {len(status.kernels)} kernels for {target.name}, {' or '.join(limits)}; trials are {kind}",
+        f"trials are kept in {path}" + (f", {known} of these kernels are there already" if known else ""),
+    ]
+    if kind == EMULATED:
+        lines.append("through an emulator: right or wrong shows, speed does not; the compiler never follows these")
+    return "\n".join(lines)
+
+
+def progress_text(status: Status) -> str:
+    kernel = status.kernel
+    if kernel is None:
+        return f"tuning: {status.trials} trials"
+    if not kernel.seconds:
+        return f"measuring untuned kernels {status.kernels.index(kernel) + 1}/{len(status.kernels)} {kernel.task.name}"
+    best = f"{kernel.best.ratio:.2f}x" if kernel.best is not None else "none better"
+    left = status.seconds_left
+    end = f", {left / _MINUTE:.0f} min left" if left is not None else ""
+    return f"tuning: trial {status.trials}, kernels {status.ratio:.3f}x faster{end}; now {kernel.task.name} ({best})"
+
+
+def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> str:
+    kernels = sorted(status.kernels, key=lambda kernel: -kernel.seconds)
+    total = status.untuned_seconds
+    rows = [_row(kernel, total) for kernel in kernels[:_SHOWN] if kernel.seconds]
+    rest = len(kernels) - len(rows)
+    more = [f"... and {rest} that take less"] if rest > 0 else []
+    better = sum(kernel.best is not None for kernel in kernels)
+    trials = f"{status.trials} trials in {status.seconds / _MINUTE:.1f} minutes"
+    if kind == EMULATED:
+        found = f"{better} of {len(kernels)} kernels looked faster in an emulator, which says nothing of a board"
+    else:
+        found = f"{better} of {len(kernels)} kernels are faster; all of them together {status.ratio:.3f}x, {kind}"
+    end = "stopped; the same command goes on from here" if interrupted else "compiling for this target follows it"
+    return "\n".join([text_table(_COLUMNS, rows), *more, "", f"{trials}: {found}", f"{path}: {end}"])
+
+
+def _row(kernel: Tuned, total: float) -> Sequence[str]:
+    best = kernel.best
+    return (
+        kernel.task.name[:50],
+        f"{kernel.seconds / total:.1%}",
+        str(kernel.trials),
+        str(kernel.failures),
+        f"{best.ratio:.2f} +- {best.spread:.2f}" if best is not None else "",
+        f"{best.template}: {in_words(best.decisions)}" if best is not None else "",
+    )
