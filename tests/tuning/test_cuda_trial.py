@@ -16,10 +16,13 @@ from tvm import tirx
 from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import schedule
 from gfcompile.errors import ContractError
-from gfcompile.targets import Target, find_target
+from gfcompile.targets import find_target
 from gfcompile.tuning import trial
 from gfcompile.tuning.builders import BuildPool, Built
+from gfcompile.tuning.database import Database, kernel_hash, target_key
+from gfcompile.tuning.session import Budget, Session
 from gfcompile.tuning.space import Candidate, draw
+from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import CUDA_SOURCE, Measurement, TrialFailed, TrialKernel, build_trial, read_measurement
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.missing import skip_for_want
@@ -35,21 +38,33 @@ class EmulatedGpu:
     """Runs trials as programs, on a GPU that is none: their times mean nothing."""
 
     kind = "emulated"
+    form: trial.Kind = "program"
 
     def __init__(self, driver: Path) -> None:
         self.driver = driver
 
-    def run(self, built: Path, **settings: object) -> Measurement:
-        done = self.start([str(built), str(TURNS), "1e-4"], built.parent, **settings)
+    def boards(self) -> int:
+        return 1
+
+    def read_machine(self) -> dict[str, object]:
+        return {"gpu": "emulated"}
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def run(self, built: Path, timeout: float = 120, **settings: object) -> Measurement:
+        done = self.start([str(built), str(TURNS), "1e-4"], built.parent, timeout, **settings)
         assert done.returncode == 0, done.stderr
         return read_measurement(done.stdout)
 
-    def start(self, command: list[str], folder: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    def start(
+        self, command: list[str], folder: Path, timeout: float = 120, **settings: object
+    ) -> subprocess.CompletedProcess[str]:
         emulated = folder / "emulated.so"
         if not emulated.exists():
             build((folder / CUDA_SOURCE).read_text(), emulated, race_check=True)
         variables = {**os.environ, **driver_environment(self.driver, emulated, **settings)}
-        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=timeout)
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +208,14 @@ def test_workers_build_them(gpu: EmulatedGpu, tmp_path: Path) -> None:
         assert isinstance(made, Built), made
         assert made.candidate.decisions == asked[depth].decisions
         assert 0 <= gpu.run(made.path).error < 1e-5
+
+
+def test_a_session_keeps_what_was_emulated_apart(gpu: EmulatedGpu) -> None:
+    """As for any machine; the compiler follows nothing of it."""
+    database = Database()
+    task = Task(kernel_hash(PRODUCT), "product", PRODUCT, 1)
+    Session([task], HERE, database, gpu, workers=1).run(Budget(trials=3))
+    assert len({str(record.decisions) for record in database.records}) > 1
+    assert {record.kind for record in database.records} == {"emulated"}
+    assert {record.failure for record in database.records} == {None}
+    assert database.best(task.kernel, target_key(HERE)) is None

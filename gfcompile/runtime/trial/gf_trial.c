@@ -22,8 +22,8 @@ enum { GUARD = 256, PAINT = 0xff };
 
 enum { CANDIDATE, REFERENCE, KERNELS };
 
-enum { LINE = 64, MOST_RUNS = 4 }; /* bytes of a cache's line; runs of one kernel in a turn, each with cold caches */
-enum { MOST_QUEUED = 1000 };       /* of a GPU's, with warm ones: few enough for the driver's queue */
+/* Runs of one kernel in a turn: each with cold caches, or queued for a GPU, few enough for its driver's queue. */
+enum { MOST_RUNS = 4, MOST_QUEUED = 1000 };
 
 typedef struct {
   int operands;
@@ -187,33 +187,11 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-typedef struct {
-  const char *from;
-  size_t bytes;
-  int tasks;
-} reading;
-
-static int read_part(int task, gf_parallel_env *env, void *closure) {
-  (void)env;
-  const reading *all = closure;
-  size_t part = all->bytes / (size_t)all->tasks, start = part * (size_t)task;
-  char sum = 0;
-  for (size_t at = start; at < start + part; at += LINE) sum += *(volatile const char *)(all->from + at);
-  return (void)sum, 0;
-}
-
-/* As in a step: weights and outputs are long out of the caches, only the first operand, which the kernel before has
- * written, is near. All threads read, and so are awake when the kernel begins, as in a step too. */
-static int make_cold(trial *t, int which) {
-  reading others = {t->other, t->other_bytes, t->threads};
-  reading input = {t->places[which][0], operand_bytes(0), t->threads};
-  return gf_pool_launch(read_part, &others, t->threads) || gf_pool_launch(read_part, &input, t->threads);
-}
-
 static int run_cold(trial *t, int which, long runs, double *seconds) {
   *seconds = 0;
   for (long i = 0; i < runs; ++i) {
-    if (make_cold(t, which)) return fail(t, "%s", gf_error_text());
+    if (gf_trial_make_cold(t->other, t->other_bytes, t->places[which][0], operand_bytes(0), t->threads))
+      return fail(t, "%s", gf_error_text());
     double start = now();
     if (run(t, which)) return -1;
     *seconds += now() - start;
