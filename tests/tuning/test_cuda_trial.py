@@ -210,6 +210,7 @@ def test_workers_build_them(gpu: EmulatedGpu, tmp_path: Path) -> None:
         assert 0 <= gpu.run(made.path).error < 1e-5
 
 
+@pytest.mark.slow
 def test_a_session_keeps_what_was_emulated_apart(gpu: EmulatedGpu) -> None:
     """As for any machine; the compiler follows nothing of it."""
     database = Database()
