@@ -199,7 +199,7 @@ class _Builder:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._references: dict[str, TrialKernel] = {}
+        self._references: dict[str, TrialKernel | tirx.PrimFunc] = {}
 
     def build(self, order: _Order) -> Built | TrialFailed:
         recipe = self._recipe
@@ -215,15 +215,20 @@ class _Builder:
         except (RuntimeError, ValueError, TypeError, LookupError, UserError) as error:  # TVM's are of these classes
             return TrialFailed(f"the candidate cannot be built: {_last_words(error)}")
 
-    def _reference(self, function_json: str) -> TrialKernel:
-        """Compiled by the first worker that needs it, or by two at a time: they write the same."""
+    def _reference(self, function_json: str) -> TrialKernel | tirx.PrimFunc:
+        """Compiled by the first worker that needs it, or by two at a time: they write the same. A GPU's is not."""
         digest = hashlib.sha256(function_json.encode()).hexdigest()
         if digest not in self._references:
-            folder = self._recipe.folder / f"reference-{digest[:16]}"
-            folder.mkdir(parents=True, exist_ok=True)
             scheduled = schedule(tvm.ir.load_json(function_json), self._recipe.target)
-            self._references[digest] = compile_for_trial(scheduled, REFERENCE, self._recipe.target, folder)
+            self._references[digest] = self._compile_reference(scheduled, digest)
         return self._references[digest]
+
+    def _compile_reference(self, scheduled: tirx.PrimFunc, digest: str) -> TrialKernel | tirx.PrimFunc:
+        if self._recipe.target.kind == "cuda":
+            return scheduled
+        folder = self._recipe.folder / f"reference-{digest[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return compile_for_trial(scheduled, REFERENCE, self._recipe.target, folder)
 
 
 def _last_words(error: Exception) -> str:

@@ -24,7 +24,8 @@ _TRIED = {
     "gemm": ("gemm", "dot"),
     "dot": ("dot", "gemm"),
     "reduction": ("reduction",),
-    "matmul": ("matmul",),
+    "matmul": ("matmul", "rest"),
+    "rest": ("rest",),
 }
 _MOST_SCRATCH = 16 << 20  # bytes a thread
 

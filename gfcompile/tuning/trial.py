@@ -1,6 +1,7 @@
 """A trial: a candidate for a kernel and the kernel as it is untuned, in one program that compares and times the two.
 
-Both are linked with the runtime's own thread pool, so that what is timed is what runs in a step. CPU targets only.
+Both are linked with the runtime's own thread pool, or launched by its own launcher, so that what is timed is what runs
+in a step.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from tvm import tirx
 from tvm_ffi import structural_walk
 
 from gfcompile.codegen.build import compile_kernel
+from gfcompile.codegen.cuda.module import compile_module
 from gfcompile.codegen.link import RUNTIME, ZIG, link_executable, link_shared
 from gfcompile.codegen.schedules import Workspace, find_workspace
+from gfcompile.errors import ContractError
 from gfcompile.targets import Target
 
 Kind = Literal["program", "library"]
@@ -30,7 +33,9 @@ Role = Literal["candidate", "reference"]
 CANDIDATE: Role = "candidate"
 REFERENCE: Role = "reference"
 _RUNTIME = ("gf_cores.c", "gf_hooks.c", "gf_pool.c")  # what kernels run on; the rest is about steps
-_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_cache.c", "trial/gf_trial_values.c")
+_DEVICE = {"cpu": "gf_device_cpu.c", "cuda": "gf_device_cuda.c"}
+_HARNESS = ("trial/gf_trial.c", "trial/gf_trial_cache.c", "trial/gf_trial_json.c", "trial/gf_trial_values.c")
+CUDA_SOURCE = "kernels.cu"  # beside a GPU's trial
 _TYPES = {"f": "FLOAT", "i": "SIGNED", "u": "UNSIGNED", "b": "BOOL"}  # by NumPy's kind
 
 
@@ -64,10 +69,11 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class TrialKernel:
-    """A compiled kernel of a trial; a reference is compiled once, and linked into many."""
+    """A compiled kernel of a trial; a CPU's reference is compiled once, and linked into many."""
 
-    object: Path
+    object: Path  # of a GPU's kernels the C that launches them
     workspace: Workspace
+    takes_workspace: bool = False  # as one more argument
 
 
 def compile_for_trial(scheduled: tirx.PrimFunc, role: Role, target: Target, folder: Path) -> TrialKernel:
@@ -89,26 +95,52 @@ def build_trial(
 ) -> Path:
     """The trial, linked, in `folder`, which is its own. `function` is the kernel before any schedule."""
     folder.mkdir(parents=True, exist_ok=True)
+    if target.kind == "cuda":
+        if not isinstance(reference, tirx.PrimFunc):
+            raise ContractError("a GPU's reference is compiled with its candidate: give it as it is scheduled")
+        return link_trial(function, *compile_pair(candidate, reference, target, folder), target, folder, kind)
     made = compile_for_trial(candidate, CANDIDATE, target, folder)
     if isinstance(reference, tirx.PrimFunc):
         reference = compile_for_trial(reference, REFERENCE, target, folder)
     return link_trial(function, made, reference, target, folder, kind)
 
 
+def compile_pair(
+    candidate: tirx.PrimFunc, reference: tirx.PrimFunc, target: Target, folder: Path
+) -> tuple[TrialKernel, TrialKernel]:
+    """Both for a GPU, in one module, as its launcher knows but one; a TrialFailed where the GPU would refuse it."""
+    scheduled = {_symbol(CANDIDATE): candidate, _symbol(REFERENCE): reference}
+    try:
+        made = compile_module({symbol: (function, True) for symbol, function in scheduled.items()}, target, folder)
+    except ContractError as error:
+        raise TrialFailed(f"the candidate cannot be built: {error}") from error
+    (folder / CUDA_SOURCE).write_text(made.source)
+    spilled, usual = (sum(usage.spill_bytes for usage in made.usages[symbol]) for symbol in scheduled)
+    if spilled > usual:
+        raise TrialFailed(f"the candidate cannot be built: ptxas spills {spilled} bytes of its registers")
+    stubs = made.stubs
+    pair = [TrialKernel(stubs, Workspace(nests.workspace, 0), bool(nests.offsets)) for nests in made.nests.values()]
+    return pair[0], pair[1]
+
+
 def link_trial(
     function: tirx.PrimFunc, candidate: TrialKernel, reference: TrialKernel, target: Target, folder: Path, kind: Kind
 ) -> Path:
-    """The program or library. A program for another kind of machine is static: an emulator needs no C library then."""
+    """The program or library.
+
+    A CPU's program for another kind of machine is static: an emulator needs no C library then. A GPU's driver is
+    loaded, which takes one.
+    """
     table, built = folder / "table.c", folder / NAMES[kind]
-    table.write_text(_write_table(function, candidate.workspace, reference.workspace))
-    sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME))]
-    objects = [candidate.object, reference.object]
+    table.write_text(_write_table(function, candidate, reference))
+    sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME, _DEVICE[target.kind]))]
+    objects = list(dict.fromkeys([candidate.object, reference.object]))
     if kind == "library":
         link_shared([*sources, RUNTIME / "trial/gf_trial_rpc.c"], objects, built, target)
         return built
     sources.append(RUNTIME / "trial/gf_trial_main.c")
     flags = []
-    if target.architecture != platform.machine():
+    if target.architecture != platform.machine() and target.kind == "cpu":
         if target.link[0] == ZIG:
             target = replace(target, libc="musl")
         else:
@@ -143,11 +175,9 @@ def _symbol(role: Role) -> str:
     return f"gf_trial_{role}_kernel"
 
 
-def _write_table(function: tirx.PrimFunc, candidate: Workspace, reference: Workspace) -> str:
+def _write_table(function: tirx.PrimFunc, candidate: TrialKernel, reference: TrialKernel) -> str:
     """What the harness must know: the operands, and each kernel with its workspaces."""
     operands = _describe_operands(function)
-    parameters = ", ".join(["void *"] * len(operands))
-    passed = ", ".join(f"operands[{index}]" for index in range(len(operands)))
     lines = [
         '#include "trial/gf_trial.h"',
         "",
@@ -156,14 +186,17 @@ def _write_table(function: tirx.PrimFunc, candidate: Workspace, reference: Works
         *(f"  {operand}," for operand in operands),
         "};",
     ]
-    for role, workspace in ((CANDIDATE, candidate), (REFERENCE, reference)):
+    for role, kernel in ((CANDIDATE, candidate), (REFERENCE, reference)):
+        count = len(operands) + kernel.takes_workspace
+        parameters = ", ".join(["void *"] * count)
+        passed = ", ".join(f"operands[{index}]" for index in range(count))
         # Hidden: a process may have loaded several trials, each with kernels of these names.
         lines += [
             "",
             f'__attribute__((visibility("hidden"))) int {_symbol(role)}({parameters});',
             f"static int run_{role}(void *const *operands) {{ return {_symbol(role)}({passed}); }}",
             f"const gf_trial_kernel gf_trial_{role} = {{",
-            f'  "{role}", run_{role}, {workspace.shared}, {workspace.each}}};',
+            f'  "{role}", run_{role}, {kernel.workspace.shared}, {kernel.workspace.each}}};',
         ]
     return "\n".join(lines) + "\n"
 

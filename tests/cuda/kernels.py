@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 
@@ -20,8 +20,14 @@ from tests.cuda.emulator import build, launch
 class Emulated:
     """Functions scheduled for a target, compiled for the emulator with all its checks."""
 
-    def __init__(self, functions: Mapping[str, tirx.PrimFunc], target: Target, folder: Path) -> None:
-        chosen = {name: choose_schedule(function, target) for name, function in functions.items()}
+    def __init__(
+        self,
+        functions: Mapping[str, tirx.PrimFunc],
+        target: Target,
+        folder: Path,
+        schedule: Callable[[tirx.PrimFunc, Target], tuple[str, tirx.PrimFunc]] = choose_schedule,
+    ) -> None:
+        chosen = {name: schedule(function, target) for name, function in functions.items()}
         self.rules = {name: rule for name, (rule, _) in chosen.items()}
         self.nests: dict[str, Nests] = {name: cut(scheduled) for name, (_, scheduled) in chosen.items()}
         scheduled = {name: (function, True) for name, (_, function) in chosen.items()}

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 import torch
 from tvm import te, tirx
+from tvm.ir import assert_structural_equal
 
 from gfcompile.codegen import kernels, schedules
 from gfcompile.codegen.cuda.launches import cut, make_source
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.schedules import choose_schedule
-from gfcompile.codegen.schedules.gpu.matmul import TILES, choose_tile
+from gfcompile.codegen.schedules.choices import Decisions
+from gfcompile.codegen.schedules.gpu import matmul
+from gfcompile.codegen.schedules.gpu.matmul import TILES, Tile, choose_tile
 from gfcompile.codegen.scheduling import Scheduler, kernel_key
 from gfcompile.compiler import Job, lower_job
 from gfcompile.errors import ContractError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
-from gfcompile.targets import find_target
+from gfcompile.targets import Target, find_target
+from gfcompile.tuning.space import Candidate, draw, list_templates
 from tests.cuda.emulator import EmulatorError, build
 from tests.cuda.kernels import Emulated, Plain, random_inputs
 from tests.models.zoo import ZOO
@@ -228,3 +232,78 @@ def test_the_last_rule_takes_everything(tmp_path: Path, monkeypatch: pytest.Monk
     assert set(emulated.rules.values()) == {"single"}
     assert {each.block for launches in emulated.launches.values() for each in launches} == {(1, 1, 1)}
     compare(functions, emulated)
+
+
+TAILS = ("left_over_rows_and_columns", "both_turned", "input_gradient_beside_padding", "weight_gradient")
+OTHER_TILES = [
+    {"tile": (128, 64, 8, 4), "depth": 16},
+    {"tile": (64, 64, 8, 8), "depth": 8},
+    {"tile": (32, 32, 2, 2), "depth": 32},
+    {"tile": (16, 16, 1, 2), "depth": 8, "threads 0": 64},
+    {"tile": (8, 32, 1, 2), "depth": 16, "threads 0": 512},
+]
+
+
+@pytest.mark.parametrize("decisions", OTHER_TILES, ids=lambda decisions: "x".join(map(str, decisions["tile"])))
+def test_a_tile_that_is_asked_for_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decisions: Decisions
+) -> None:
+    """Large and small, deep and flat, all with rows, columns or terms left over; some beside what they pad."""
+    taken = []
+
+    def as_decided(function: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
+        drawn = draw(function, target, Candidate("matmul", decisions))
+        taken.append(drawn.candidate.decisions["tile"])
+        return "matmul", drawn.function
+
+    monkeypatch.setattr(matmul, "_is_filled", lambda *_: True)  # however few rows there are
+    functions = {name: PRODUCTS[name] for name in TAILS}
+    emulated = Emulated(functions, NANO, tmp_path, as_decided)
+    assert taken == [decisions["tile"]] * len(TAILS)
+    compare(functions, emulated)
+
+
+def sum_of_rows(x: te.Tensor) -> te.Tensor:
+    k = te.reduce_axis((0, x.shape[1]))
+    return te.compute((x.shape[0],), lambda i: te.sum(x[i, k], axis=[k]))
+
+
+SUMS = {  # a thread each; together; together, beside those of the neighbours
+    "alone": kernel(lambda x: kernels.patch_mean(x, (2, 4, 0, 0, 8), (2, 4, 0, 0, 8)), (2, 32, 32, 96)),
+    "together": kernel(sum_of_rows, (3, 1100)),
+    "side_by_side": kernel(lambda x: kernels.adaptive_avg_pool2d(x, (1, 1)), (2, 28, 28, 24)),
+}
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_any_number_of_threads_sums_the_same(tmp_path: Path, at: int) -> None:
+    def at_an_end(function: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:
+        (usual,) = list_templates(function, target)
+        ends = {name: options[at] for name, options in usual.options.items()}
+        assert ends != usual.candidate.decisions
+        return "rest", draw(function, target, Candidate("rest", ends)).function
+
+    compare(SUMS, Emulated(SUMS, NANO, tmp_path, at_an_end))
+
+
+def test_what_a_template_proposes_is_what_the_compiler_takes() -> None:
+    for function in (*PRODUCTS.values(), *SUMS.values(), *ONE_ROW_OR_COLUMN.values()):
+        rule, scheduled = choose_schedule(function, ORIN)
+        drawn = draw(function, ORIN, Candidate(rule))
+        assert_structural_equal(drawn.function, scheduled)
+        again = draw(function, ORIN, drawn.candidate)
+        assert_structural_equal(again.function, scheduled)
+        assert all(drawn.candidate.decisions[name] in options for name, options in drawn.options.items())
+
+
+def test_only_tiles_that_a_gpu_takes_are_offered() -> None:
+    gpu = NANO.gpu
+    assert gpu is not None
+    assert matmul.fits(Tile(64, 64, 4, 4), gpu)
+    assert not matmul.fits(Tile(64, 64, 1, 1), gpu)  # 4096 threads
+    assert not matmul.fits(Tile(16, 16, 4, 4), gpu)  # half a warp
+    assert not matmul.fits(Tile(128, 256, 8, 16), gpu)  # 128 accumulators
+    assert not matmul.fits(Tile(128, 128, 8, 8, 64), gpu)  # 64 KiB of shared memory
+    offered = draw(PRODUCTS["dilated"], NANO, Candidate("matmul")).options["tile"]
+    assert len(offered) > 3
+    assert all(columns <= 32 for _, columns, _, _ in offered)  # of 16

@@ -9,9 +9,11 @@
 #include <time.h>
 
 #include "gf_cores.h"
+#include "gf_device.h"
 #include "gf_memory.h"
 #include "gf_pool.h"
 #include "gf_trial_cache.h"
+#include "gf_trial_json.h"
 #include "gf_trial_values.h"
 
 /* Painted around every operand, so that a kernel that writes a little outside is told from one that computes badly.
@@ -20,13 +22,15 @@ enum { GUARD = 256, PAINT = 0xff };
 
 enum { CANDIDATE, REFERENCE, KERNELS };
 
-enum { LINE = 64, MOST_RUNS = 4 }; /* bytes of a cache's line; runs of one kernel in a turn, each with cold caches */
+/* Runs of one kernel in a turn: each with cold caches, or queued for a GPU, few enough for its driver's queue. */
+enum { MOST_RUNS = 4, MOST_QUEUED = 1000 };
 
 typedef struct {
   int operands;
-  char **blocks[KERNELS]; /* the allocations; an input's is in both lists */
-  void **places[KERNELS]; /* a guard behind their beginnings: what the kernels get */
-  char *shared[KERNELS];  /* workspaces outside tasks */
+  char **blocks[KERNELS]; /* on the device: the allocations; an input's is in both lists */
+  void **places[KERNELS]; /* a guard behind their beginnings: what the kernels get; then the workspace */
+  void *shared[KERNELS];  /* workspaces outside tasks, on the device */
+  char *host[KERNELS];    /* one operand with its guards, on its way to or from the device */
   char *scratch;
   gf_lane *lanes;
   int threads;
@@ -52,22 +56,45 @@ static size_t operand_bytes(int index) { return gf_trial_bytes(&gf_trial_operand
 
 static size_t block_bytes(int index) { return gf_align_up(operand_bytes(index)) + 2 * GUARD; }
 
+static int is_output(int index) { return gf_trial_operands[index].is_output; }
+
+/* An operand as it is before a kernel runs, guards and all. */
+static int paint(trial *t, int which, int index) {
+  char *host = t->host[which];
+  memset(host, PAINT, block_bytes(index));
+  if (!is_output(index)) gf_trial_fill(&gf_trial_operands[index], index + 1, host + GUARD);
+  if (gf_device_upload(t->blocks[which][index], host, block_bytes(index))) return fail(t, "%s", gf_error_text());
+  return 0;
+}
+
+/* An operand with its guards as it is now, in t->host[which]. */
+static int fetch(trial *t, int which, int index) {
+  if (gf_device_download(t->host[which], t->blocks[which][index], block_bytes(index)) || gf_device_finish())
+    return fail(t, "%s", gf_error_text());
+  return 0;
+}
+
 static int prepare_operands(trial *t) {
+  size_t largest = 0;
+  for (int index = 0; index < t->operands; ++index)
+    if (block_bytes(index) > largest) largest = block_bytes(index);
   for (int which = 0; which < KERNELS; ++which) {
+    t->host[which] = gf_allocate(largest, "operands");
     t->blocks[which] = gf_allocate((size_t)t->operands * sizeof(char *), "operands");
-    t->places[which] = t->blocks[which] ? gf_allocate((size_t)t->operands * sizeof(void *), "operands") : NULL;
-    if (!t->places[which]) return fail(t, "%s", gf_error_text());
+    t->places[which] = gf_allocate((size_t)(t->operands + 1) * sizeof(void *), "operands");
+    t->shared[which] = gf_device_allocate(kernel(which)->shared, "workspace");
+    if (!t->host[which] || !t->blocks[which] || !t->places[which] || !t->shared[which])
+      return fail(t, "%s", gf_error_text());
+    t->places[which][t->operands] = t->shared[which];
   }
   for (int index = 0; index < t->operands; ++index)
     for (int which = 0; which < KERNELS; ++which) {
-      int is_shared = which != CANDIDATE && !gf_trial_operands[index].is_output;
-      char *block = is_shared ? t->blocks[CANDIDATE][index] : gf_allocate(block_bytes(index), "operand");
+      int is_shared = which != CANDIDATE && !is_output(index);
+      char *block = is_shared ? t->blocks[CANDIDATE][index] : gf_device_allocate(block_bytes(index), "operand");
       if (!block) return fail(t, "%s", gf_error_text());
       t->blocks[which][index] = block;
       t->places[which][index] = block + GUARD;
-      if (is_shared) continue;
-      memset(block, PAINT, block_bytes(index));
-      if (!gf_trial_operands[index].is_output) gf_trial_fill(&gf_trial_operands[index], index + 1, block + GUARD);
+      if (!is_shared && paint(t, which, index)) return -1;
     }
   return 0;
 }
@@ -76,7 +103,7 @@ static int prepare_operands(trial *t) {
 static int prepare_threads(trial *t) {
   size_t each = gf_trial_candidate.each > gf_trial_reference.each ? gf_trial_candidate.each : gf_trial_reference.each;
   size_t bytes = gf_align_up(each);
-  t->threads = gf_default_threads();
+  t->threads = gf_device_is_host ? gf_default_threads() : 1;
   t->lanes = gf_allocate((size_t)t->threads * sizeof *t->lanes, "threads");
   t->scratch = t->lanes ? gf_allocate((size_t)t->threads * bytes, "scratch") : NULL;
   if (!t->scratch || gf_pool_reserve(t->threads)) return fail(t, "%s", gf_error_text());
@@ -84,24 +111,23 @@ static int prepare_threads(trial *t) {
     char *base = t->scratch + (size_t)i * bytes;
     t->lanes[i].stack = (gf_stack){base, base, base + bytes};
   }
-  for (int which = 0; which < KERNELS; ++which) {
-    t->shared[which] = gf_allocate(kernel(which)->shared, "workspace");
-    if (!t->shared[which]) return fail(t, "%s", gf_error_text());
-  }
-  t->other_bytes = gf_trial_cache_bytes();
+  t->other_bytes = gf_device_is_host ? gf_trial_cache_bytes() : 0;
   t->other = gf_allocate(t->other_bytes, "what fills the caches");
   return t->other ? 0 : fail(t, "%s", gf_error_text());
 }
 
 static void release(trial *t) {
   gf_pool_stop();
-  for (int index = 0; index < t->operands; ++index)
-    for (int which = 0; which < KERNELS; ++which)
-      if (t->blocks[which] && (which == CANDIDATE || gf_trial_operands[index].is_output)) free(t->blocks[which][index]);
   for (int which = 0; which < KERNELS; ++which) {
+    for (int index = 0; t->blocks[which] && index < t->operands; ++index)
+      if (which == CANDIDATE || is_output(index)) gf_device_free(t->blocks[which][index]);
+    gf_device_free(t->shared[which]);
+  }
+  gf_device_close();
+  for (int which = 0; which < KERNELS; ++which) {
+    free(t->host[which]);
     free(t->blocks[which]);
     free(t->places[which]);
-    free(t->shared[which]);
   }
   free(t->scratch);
   free(t->lanes);
@@ -116,6 +142,11 @@ static int run(trial *t, int which) {
   return fail(t, "the %s failed with code %d: %s", kernel(which)->name, code, text);
 }
 
+/* Until the device has done what was asked of it: its failures are told here. */
+static int finish(trial *t, int which) {
+  return gf_device_finish() ? fail(t, "the %s failed: %s", kernel(which)->name, gf_error_text()) : 0;
+}
+
 static int is_painted(const char *from, const char *to) {
   for (; from < to; ++from)
     if ((unsigned char)*from != PAINT) return 0;
@@ -124,7 +155,8 @@ static int is_painted(const char *from, const char *to) {
 
 static int check_guards(trial *t, int which) {
   for (int index = 0; index < t->operands; ++index) {
-    const char *block = t->blocks[which][index], *place = t->places[which][index];
+    const char *block = t->host[which], *place = block + GUARD;
+    if (fetch(t, which, index)) return -1;
     if (!is_painted(block, place) || !is_painted(place + operand_bytes(index), block + block_bytes(index)))
       return fail(t, "the %s wrote outside operand %d", kernel(which)->name, index);
   }
@@ -135,11 +167,14 @@ static int check_guards(trial *t, int which) {
 static int compare(trial *t, double *error) {
   for (int index = 0; index < t->operands; ++index)
     for (int which = 0; which < KERNELS; ++which)
-      if (gf_trial_operands[index].is_output) memset(t->places[which][index], PAINT, operand_bytes(index));
-  if (run(t, REFERENCE) || check_guards(t, REFERENCE) || run(t, CANDIDATE) || check_guards(t, CANDIDATE)) return -1;
+      if (is_output(index) && paint(t, which, index)) return -1;
+  for (int which = KERNELS; which-- > 0;)
+    if (run(t, which) || finish(t, which) || check_guards(t, which)) return -1;
   for (int index = 0; index < t->operands; ++index) {
-    if (!gf_trial_operands[index].is_output) continue;
-    double found = gf_trial_error(&gf_trial_operands[index], t->places[CANDIDATE][index], t->places[REFERENCE][index]);
+    if (!is_output(index)) continue;
+    if (fetch(t, CANDIDATE, index) || fetch(t, REFERENCE, index)) return -1;
+    const gf_trial_operand *operand = &gf_trial_operands[index];
+    double found = gf_trial_error(operand, t->host[CANDIDATE] + GUARD, t->host[REFERENCE] + GUARD);
     if (found < 0) return fail(t, "operand %d has no finite value to compare with", index);
     if (found > *error) *error = found;
   }
@@ -152,33 +187,11 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-typedef struct {
-  const char *from;
-  size_t bytes;
-  int tasks;
-} reading;
-
-static int read_part(int task, gf_parallel_env *env, void *closure) {
-  (void)env;
-  const reading *all = closure;
-  size_t part = all->bytes / (size_t)all->tasks, start = part * (size_t)task;
-  char sum = 0;
-  for (size_t at = start; at < start + part; at += LINE) sum += *(volatile const char *)(all->from + at);
-  return (void)sum, 0;
-}
-
-/* As in a step: weights and outputs are long out of the caches, only the first operand, which the kernel before has
- * written, is near. All threads read, and so are awake when the kernel begins, as in a step too. */
-static int make_cold(trial *t, int which) {
-  reading others = {t->other, t->other_bytes, t->threads};
-  reading input = {t->places[which][0], operand_bytes(0), t->threads};
-  return gf_pool_launch(read_part, &others, t->threads) || gf_pool_launch(read_part, &input, t->threads);
-}
-
-static int run_block(trial *t, int which, long runs, double *seconds) {
+static int run_cold(trial *t, int which, long runs, double *seconds) {
   *seconds = 0;
   for (long i = 0; i < runs; ++i) {
-    if (make_cold(t, which)) return fail(t, "%s", gf_error_text());
+    if (gf_trial_make_cold(t->other, t->other_bytes, t->places[which][0], operand_bytes(0), t->threads))
+      return fail(t, "%s", gf_error_text());
     double start = now();
     if (run(t, which)) return -1;
     *seconds += now() - start;
@@ -186,15 +199,31 @@ static int run_block(trial *t, int which, long runs, double *seconds) {
   return 0;
 }
 
+/* Queued one behind the other, as in a step: a launch and a wait for each would take longer than most kernels. Caches
+ * are warm then; a GPU's are small. */
+static int run_queued(trial *t, int which, long runs, double *seconds) {
+  double start = now();
+  for (long i = 0; i < runs; ++i)
+    if (run(t, which)) return -1;
+  if (finish(t, which)) return -1;
+  *seconds = now() - start;
+  return 0;
+}
+
+static int run_block(trial *t, int which, long runs, double *seconds) {
+  return (gf_device_is_host ? run_cold : run_queued)(t, which, runs, seconds);
+}
+
 /* How many runs a block holds; finding out is the warm-up. */
 static int count_runs(trial *t, int which, double block_seconds, long *runs) {
   double seconds = 0;
+  long most = gf_device_is_host ? MOST_RUNS : MOST_QUEUED;
   for (*runs = 1;; *runs *= 2) {
     if (run_block(t, which, *runs, &seconds)) return -1;
-    if (seconds >= block_seconds / 2 || *runs >= MOST_RUNS) break;
+    if (seconds >= block_seconds / 2 || *runs >= most) break;
   }
   double wanted = ceil((double)*runs * block_seconds / seconds);
-  *runs = wanted < 1 ? 1 : wanted > MOST_RUNS ? MOST_RUNS : (long)wanted;
+  *runs = wanted < 1 ? 1 : wanted > (double)most ? most : (long)wanted;
   return 0;
 }
 
@@ -215,64 +244,33 @@ static int time_in_turn(trial *t, int repeats, double block_seconds, double *sec
 /* The second comparison finds a kernel that needs what an earlier run left behind, or whose threads are in a race. */
 static int measure(trial *t, int repeats, double block_seconds, double *error, double *seconds[KERNELS]) {
   *error = 0;
+  if (gf_device_open() || gf_device_enter()) return fail(t, "%s", gf_error_text());
   if (prepare_operands(t) || prepare_threads(t)) return -1;
   gf_pool_enter(t->lanes, t->threads);
   int code = compare(t, error);
   if (!code) code = time_in_turn(t, repeats, block_seconds, seconds);
   if (!code) code = compare(t, error);
   gf_pool_leave();
+  if (code) gf_device_abandon();
   return code;
-}
-
-static int append(char *json, size_t bytes, const char *format, ...) GF_PRINTF(3, 4);
-static int append(char *json, size_t bytes, const char *format, ...) {
-  size_t used = strlen(json);
-  va_list arguments;
-  va_start(arguments, format);
-  int more = vsnprintf(json + used, bytes - used, format, arguments);
-  va_end(arguments);
-  return more >= 0 && (size_t)more < bytes - used ? 0 : -1;
-}
-
-static int write_failure(char *json, size_t bytes, const char *text) {
-  char plain[sizeof((trial *)0)->failure];
-  size_t i = 0;
-  for (; text[i] && i + 1 < sizeof plain; ++i) {
-    plain[i] = text[i] == '"' || text[i] == '\\' ? '\'' : text[i];
-    if ((unsigned char)plain[i] < ' ') plain[i] = ' ';
-  }
-  plain[i] = '\0';
-  return append(json, bytes, "{\"failure\": \"%s\"}", plain);
-}
-
-static int write_seconds(char *json, size_t bytes, const char *name, const double *seconds, int count) {
-  if (append(json, bytes, ", \"%s\": [", name)) return -1;
-  for (int i = 0; i < count; ++i)
-    if (append(json, bytes, "%s%.9g", i ? ", " : "", seconds[i])) return -1;
-  return append(json, bytes, "]");
-}
-
-static int write_result(char *json, size_t bytes, double error, double *seconds[KERNELS], int repeats) {
-  char number[32] = "Infinity"; /* printf would say inf, which is no word of JSON's readers */
-  if (!isinf(error)) snprintf(number, sizeof number, "%.9g", error);
-  int code = append(json, bytes, "{\"error\": %s", number);
-  for (int which = 0; which < KERNELS && !code; ++which)
-    code = write_seconds(json, bytes, kernel(which)->name, seconds[which], repeats);
-  return code ? code : append(json, bytes, "}");
 }
 
 int gf_trial_run(int repeats, double block_seconds, char *json, size_t bytes) {
   if (!bytes) return -1;
   json[0] = '\0';
-  if (repeats < 1 || !(block_seconds > 0)) return write_failure(json, bytes, "a trial needs a turn, and time for it");
+  if (repeats < 1 || !(block_seconds > 0))
+    return gf_trial_write_failure(json, bytes, "a trial needs a turn, and time for it");
   gf_set_error("%s", "");
   trial t = {.operands = gf_trial_operand_count};
   double error, *seconds[KERNELS];
   double *block = gf_allocate(KERNELS * (size_t)repeats * sizeof *block, "seconds");
-  if (!block) return write_failure(json, bytes, gf_error_text());
+  if (!block) return gf_trial_write_failure(json, bytes, gf_error_text());
   for (int which = 0; which < KERNELS; ++which) seconds[which] = block + which * repeats;
   int code = measure(&t, repeats, block_seconds, &error, seconds);
-  code = code ? write_failure(json, bytes, t.failure) : write_result(json, bytes, error, seconds, repeats);
+  if (code)
+    code = gf_trial_write_failure(json, bytes, t.failure);
+  else
+    code = gf_trial_write_result(json, bytes, error, seconds[CANDIDATE], seconds[REFERENCE], repeats);
   release(&t);
   free(block);
   return code;

@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct {
   const char *name; /* for texts */
-  int (*run)(void *const *operands);
+  int (*run)(void *const *operands); /* behind the last operand the shared workspace, for those that take it so */
   size_t shared, each; /* bytes of workspace: outside parallel loops, and of each thread inside */
 } gf_trial_kernel;
 
@@ -33,7 +33,7 @@ extern const gf_trial_kernel gf_trial_candidate, gf_trial_reference;
 /* Writes one JSON object, {"error": e, "candidate": [seconds a run, a number a turn], "reference": [...]} or
  * {"failure": "text"}. The error is max |candidate - reference| / max |reference| of the worst output; Infinity where
  * the reference is finite and the candidate is not. Each turn runs each kernel for `block_seconds`, or once, or a few
- * times if it is short; before every run the caches are filled with something else.
+ * times if it is short; before every run the caches are filled with something else. A GPU's runs are queued instead.
  *
  * 0, or -1 where `bytes` do not hold the text. Not to be called by two threads at a time. */
 #if defined(__GNUC__)

@@ -24,11 +24,15 @@ from gfcompile.codegen.schedules.gpu.fusion import inline_epilogue, inline_produ
 from gfcompile.codegen.schedules.gpu.rest import schedule_rest
 from gfcompile.codegen.schedules.inline import inline_injective
 from gfcompile.targets import Target
+from gfcompile.targets.gpu import Gpu
 
 _SPATIAL = 0
 _SMALL = 16 * 1024  # multiply-adds
 _SHORT = 8
 _MOST_BLOCKS_Y = 65535
+_THREADS = (32, 1024)  # a block, at least and at most
+_MOST_ACCUMULATORS = 64  # a thread: more are never kept in registers
+_DEPTHS = (8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ class Tile:
     def threads(self) -> tuple[int, int]:
         return self.columns // self.wide, self.rows // self.high
 
+    @property
+    def shared_bytes(self) -> int:
+        """Of its pieces of A and B, with an odd pitch where one is read down its columns."""
+        return 4 * ((self.rows + self.columns) * self.depth + max(self.rows + self.columns, 2 * self.depth))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.rows, self.columns, self.high, self.wide
+
 
 # from most reuse to most blocks; 64 x 64 takes 16 accumulators a thread and 4 KiB of shared memory
 TILES = (
@@ -56,6 +69,32 @@ TILES = (
     Tile(16, 32, 1, 4),
     Tile(8, 64, 1, 4, 16),
     Tile(4, 64, 1, 2, 16),
+)
+# what the rule above never takes, for those who can measure
+_OTHERS = (
+    Tile(128, 128, 8, 8),
+    Tile(128, 64, 8, 4),
+    Tile(64, 128, 4, 8),
+    Tile(128, 32, 4, 4),
+    Tile(32, 128, 4, 4),
+    Tile(64, 64, 8, 8),
+    Tile(64, 64, 8, 4),
+    Tile(64, 64, 4, 8),
+    Tile(64, 32, 4, 2),
+    Tile(64, 16, 4, 2),
+    Tile(32, 64, 2, 4),
+    Tile(32, 32, 4, 4),
+    Tile(32, 32, 2, 2),
+    Tile(32, 16, 2, 2),
+    Tile(16, 64, 1, 4),
+    Tile(16, 32, 2, 2),
+    Tile(16, 16, 2, 2),
+    Tile(16, 16, 1, 2),
+    Tile(8, 128, 1, 4),
+    Tile(8, 64, 1, 2),
+    Tile(8, 32, 1, 2),
+    Tile(4, 128, 1, 4),
+    Tile(4, 64, 1, 4),
 )
 
 
@@ -75,7 +114,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
         return False
     anchor = max(found, key=lambda block: block.work)
     inline_injective(sch, keep=ancestors(sch, anchor))
-    schedule_product(sch, find_block(sch, anchor.name), target)
+    schedule_product(sch, find_block(sch, anchor.name), target, choices)
     return True
 
 
@@ -130,11 +169,32 @@ def choose_tile(rows: int, columns: int, multiprocessors: int) -> Tile:
     return min(busy or TILES[-3:], key=cost)
 
 
-def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
+def pick_tile(rows: int, columns: int, gpu: Gpu, choices: Choices) -> Tile:
+    """Any that the GPU takes, and that does not leave half of its threads without work for want of rows or columns."""
+    proposed = choose_tile(rows, columns, gpu.multiprocessors)
+    usable = [tile.shape for tile in (*TILES, *_OTHERS) if _is_filled(tile, rows, columns) and fits(tile, gpu)]
+    shape = choices.pick("tile", list(dict.fromkeys([proposed.shape, *usable])), proposed.shape)
+    depths = [depth for depth in _DEPTHS if fits(Tile(*shape, depth), gpu)]
+    depth = choices.pick("depth", sorted({*depths, proposed.depth}), proposed.depth)
+    return Tile(*shape, depth)
+
+
+def _is_filled(tile: Tile, rows: int, columns: int) -> bool:
+    return tile.rows < 2 * rows and tile.columns < 2 * columns
+
+
+def fits(tile: Tile, gpu: Gpu) -> bool:
+    least, most = _THREADS
+    if tile.rows % tile.high or tile.columns % tile.wide or not least <= prod(tile.threads) <= most:
+        return False
+    return tile.high * tile.wide <= _MOST_ACCUMULATORS and tile.shared_bytes <= gpu.shared_bytes_per_block
+
+
+def schedule_product(sch: Schedule, anchor: Block, target: Target, choices: Choices) -> None:
     product = read_product(anchor)
     assert product is not None
     assert target.gpu is not None
-    tile = choose_tile(_size(anchor, product.rows), _size(anchor, product.columns), target.gpu.multiprocessors)
+    tile = pick_tile(_size(anchor, product.rows), _size(anchor, product.columns), target.gpu, choices)
     by_row = _runs_along(anchor, 0, product.depth)
     by_column = _runs_along(anchor, 1, product.depth)
     main = anchor.rv
@@ -163,7 +223,7 @@ def schedule_product(sch: Schedule, anchor: Block, target: Target) -> None:
     for loop in sch.get_loops(zero)[-2:]:
         sch.unroll(loop)
     inline_epilogue(sch, store, own=2)  # takes the padding off, and brings m and n back to the axes they are made of
-    schedule_rest(sch, target)
+    schedule_rest(sch, choices)
 
 
 def _normalise(sch: Schedule, anchor: Block, product: Product, along: tuple[bool, bool]) -> None:

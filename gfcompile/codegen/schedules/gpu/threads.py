@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from tvm import tirx
@@ -11,14 +12,16 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from gfcompile.codegen.schedules.blocks import Block
 
 WARP = 32
-BLOCK_THREADS = 256  # of kernels that share nothing: eight warps hide the latency of memory on every arch we know
 
 
-def bind_flat(sch: Schedule, loops: list[LoopRV], threads: int = BLOCK_THREADS) -> LoopRV:
-    """One thread a turn of the loops, neighbours in the last loop side by side; returns the thread's loop."""
+def bind_flat(sch: Schedule, loops: list[LoopRV], threads: Callable[[int], int]) -> LoopRV:
+    """One thread a turn of the loops, neighbours in the last loop side by side; returns the thread's loop.
+
+    `threads` says how many a block has, of so many in all.
+    """
     work = prod(int(sch.get(loop).extent) for loop in loops)
     flat = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    block, thread = sch.split(flat, [None, min(threads, -(-work // WARP) * WARP)])
+    block, thread = sch.split(flat, [None, threads(work)])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread
