@@ -306,7 +306,7 @@ def losses(folder: Path) -> tuple[list[float], dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     with gfcompile.load(folder) as step:
         found = [step.train(rng.standard_normal((2, 3, 8, 8), "float32"), rng.integers(0, 5, 2)) for _ in range(4)]
-        return found, {name: np.array(value) for name, value in step.state_dict().items()}
+        return found, {name: value.numpy().copy() for name, value in step.state_dict().items()}
 
 
 @pytest.mark.slow
