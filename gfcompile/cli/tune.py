@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OK, INTERRUPTED = 0, 130
 DEFAULT_MINUTES = 10.0
 _MINUTE = 60
+_LAST_PORT = 65535
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -35,8 +36,9 @@ def tune(args: argparse.Namespace) -> int:
     if args.model is None:
         raise UserError("tune: no model; give a MODEL or an ARTIFACT, or one of --show, --merge, --export")
     budget = read_budget(args)
+    _check_boards(args)
     target, tasks = _find_tasks(args, screen)
-    return tune_tasks(tasks, target, args, budget, screen)
+    return tune_tasks(tasks, target, args, budget, screen, args.json)
 
 
 def check_budget(args: argparse.Namespace) -> None:
@@ -48,14 +50,14 @@ def check_budget(args: argparse.Namespace) -> None:
 
 
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
-    """Before it is compiled."""
+    """Before it is compiled, whose result is the command's."""
     from gfcompile.compiler import analyse
     from gfcompile.tuning.tasks import list_tasks
 
     args.rpc = args.key = None
     analysis = analyse(job, progress=screen.progress, target=target)
     tasks = list_tasks(planned.program for planned in analysis.programs.values())
-    return tune_tasks(tasks, target, args, read_budget(args), screen)
+    return tune_tasks(tasks, target, args, read_budget(args), screen, as_json=False)
 
 
 def read_budget(args: argparse.Namespace) -> Budget:
@@ -69,7 +71,9 @@ def read_budget(args: argparse.Namespace) -> Budget:
     return Budget(args.trials, args.minutes * _MINUTE if args.minutes is not None else None)
 
 
-def tune_tasks(tasks: list[Task], target: Target, args: argparse.Namespace, budget: Budget, screen: Screen) -> int:
+def tune_tasks(
+    tasks: list[Task], target: Target, args: argparse.Namespace, budget: Budget, screen: Screen, as_json: bool
+) -> int:
     """Spend the budget; an interrupt ends it early, and nothing that was measured is lost."""
     from gfcompile.tuning.database import Database, user_path
     from gfcompile.tuning.session import Session
@@ -102,10 +106,11 @@ def tune_tasks(tasks: list[Task], target: Target, args: argparse.Namespace, budg
         runner.close()
     screen.clear()
     status = session.status
-    if args.json:
-        screen.result(json.dumps({"database": str(path), "interrupted": code != OK, **_as_mapping(status)}, indent=1))
-    elif not args.quiet:
-        screen.result(summary_text(status, runner.kind, path, code != OK))
+    if as_json:
+        about = {"database": str(path), "numbers_are": runner.kind, "interrupted": code != OK}
+        screen.result(json.dumps({**about, **_as_mapping(status)}, indent=1))
+    else:
+        screen.say(summary_text(status, runner.kind, path, code != OK))
     return code
 
 
@@ -135,15 +140,29 @@ def _find_runner(args: argparse.Namespace, target: Target) -> Runner:
     from gfcompile.tuning.rpc import RpcRunner
 
     if args.rpc is None:
+        return LocalRunner(target)
+    host, port = _read_address(args.rpc)
+    return RpcRunner(host, port, args.key, "emulated" if args.emulated else "measured")
+
+
+def _check_boards(args: argparse.Namespace) -> None:
+    """Before the model is looked at, which takes a while."""
+    if args.rpc is None:
         if args.key is not None:
             raise UserError(f"--key {args.key}: is for --rpc HOST:PORT")
-        return LocalRunner(target)
-    host, _, port = args.rpc.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--rpc '{args.rpc}': write HOST:PORT of the tracker, as in 192.168.1.5:9190")
+        if args.emulated:
+            raise UserError("--emulated: is for --rpc HOST:PORT; programs that run in an emulator here are known to")
+        return
+    _read_address(args.rpc)
     if args.key is None:
         raise UserError("--rpc: needs --key, the name that the boards gave the tracker")
-    return RpcRunner(host, int(port), args.key, "emulated" if args.emulated else "measured")
+
+
+def _read_address(rpc: str) -> tuple[str, int]:
+    host, _, port = rpc.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise UserError(f"--rpc '{rpc}': write HOST:PORT of the tracker, as in 192.168.1.5:9190")
+    return host, int(port)
 
 
 def _show(path: Path, screen: Screen) -> int:

@@ -306,9 +306,7 @@ def compare(found: Sequence[Measurement]) -> tuple[float, float]:
     Turns of one run share their pages of memory, which alone can make several percent. So runs that confirm count as
     one value each; of a single run, the middle half of its turns.
     """
-    runs = [
-        [untuned / tuned for untuned, tuned in zip(each.reference, each.seconds, strict=True)] for each in found
-    ]
+    runs = [[untuned / tuned for untuned, tuned in zip(each.reference, each.seconds, strict=True)] for each in found]
     if len(runs) > 1:
         ratios = [median(turns) for turns in runs]
         return median(ratios), (max(ratios) - min(ratios)) / 2

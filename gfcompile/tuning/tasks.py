@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -63,5 +64,5 @@ def read_tasks(artifact: Path) -> list[Task]:
     except FileNotFoundError as error:
         missing = path.relative_to(artifact)
         raise UserError(f"{artifact}: has no {missing}; compile it again, or give the model") from error
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path}: is damaged ({error}); compile again") from error

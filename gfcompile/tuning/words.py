@@ -8,6 +8,7 @@ from pathlib import Path
 from gfcompile.report.summary import text_table
 from gfcompile.report.tuning import in_words
 from gfcompile.targets import Target
+from gfcompile.tuning.database import user_path
 from gfcompile.tuning.record import EMULATED
 from gfcompile.tuning.session import Budget, Status, Tuned
 
@@ -53,7 +54,12 @@ def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> st
         found = f"{better} of {len(kernels)} kernels looked faster in an emulator, which says nothing of a board"
     else:
         found = f"{better} of {len(kernels)} kernels are faster; all of them together {status.ratio:.3f}x, {kind}"
-    end = "stopped; the same command goes on from here" if interrupted else "compiling for this target follows it"
+    if interrupted:
+        end = "stopped; the same command goes on from here"
+    elif kind == EMULATED:
+        end = "the compiler does not follow it"
+    else:
+        end = "compiling for this target follows it" if path == user_path() else "compiling with this --db follows it"
     return "\n".join([text_table(_COLUMNS, rows), *more, "", f"{trials}: {found}", f"{path}: {end}"])
 
 

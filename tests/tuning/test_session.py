@@ -262,9 +262,7 @@ def test_a_faster_one_is_confirmed(start: Start) -> None:
 
 def lucky_once(ratio: float) -> Table:
     """Fast in its first run."""
-    return lambda candidate, before: measured(
-        ratio if candidate.decisions.get("turns") == 8 and not before else 1.0
-    )
+    return lambda candidate, before: measured(ratio if candidate.decisions.get("turns") == 8 and not before else 1.0)
 
 
 def test_a_lucky_one_does_not_win(start: Start) -> None:
@@ -321,7 +319,7 @@ def test_a_session_goes_on_where_another_ended(start: Start) -> None:
 
 def test_trials_of_an_emulator_are_another_matter(start: Start) -> None:
     database = Database(records=[trial(**KEYS, template="gemm", decisions=with_turns(8).decisions, kind="emulated")])
-    session, runner = start(by_turns({8: 1.5}), ONE, database)
+    session, _ = start(by_turns({8: 1.5}), ONE, database)
     assert not session.status.kernels[0].known
     assert session.status.kernels[0].best is None
     emulated, _ = start(by_turns({8: 1.5}), ONE, database, kind="emulated")
