@@ -83,6 +83,8 @@ def tune_tasks(
     database = Database.open(path)
     for problem in database.problems:
         screen.say(problem)
+    if target.kind == "cuda" and args.rpc is None:
+        return _rank_tasks(tasks, target, database, path, budget, screen, as_json)
     runner = _find_runner(args, target)
     found: dict[str, float] = {}
 
@@ -112,6 +114,24 @@ def tune_tasks(
     else:
         screen.say(summary_text(status, runner.kind, path, code != OK))
     return code
+
+
+def _rank_tasks(
+    tasks: list[Task], target: Target, database: Database, path: Path, budget: Budget, screen: Screen, as_json: bool
+) -> int:
+    """Without a board there is nothing to measure on: a model ranks what NVIDIA's compilers accept."""
+    from gfcompile.tuning.ranking import rank
+    from gfcompile.tuning.words import ranking_progress, ranking_text
+
+    ranking = rank(tasks, target, database, budget, lambda now: screen.progress(ranking_progress(now)))
+    screen.clear()
+    if as_json:
+        rows = [{"kernel": each.task.name, "score": each.score, "failures": each.failures} for each in ranking.kernels]
+        about = {"database": str(path), "numbers_are": "ranked", "note": ranking.note, "trials": ranking.trials}
+        screen.result(json.dumps({**about, "kernels": rows}, indent=1))
+    else:
+        screen.say(ranking_text(ranking, path))
+    return OK
 
 
 def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task]]:

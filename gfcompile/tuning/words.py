@@ -9,6 +9,7 @@ from gfcompile.report.summary import text_table
 from gfcompile.report.tuning import in_words
 from gfcompile.targets import Target
 from gfcompile.tuning.database import user_path
+from gfcompile.tuning.ranking import Ranking
 from gfcompile.tuning.record import EMULATED
 from gfcompile.tuning.session import Budget, Status, Tuned
 
@@ -61,6 +62,28 @@ def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> st
     else:
         end = "compiling for this target follows it" if path == user_path() else "compiling with this --db follows it"
     return "\n".join([text_table(_COLUMNS, rows), *more, "", f"{trials}: {found}", f"{path}: {end}"])
+
+
+def ranking_progress(ranking: Ranking) -> str:
+    kernel = ranking.kernel
+    return f"ranking candidates {ranking.trials} {kernel.task.name if kernel is not None else ''}"
+
+
+def ranking_text(ranking: Ranking, path: Path) -> str:
+    """Scores only: the model's times are no times."""
+    kernels = sorted(ranking.kernels, key=lambda kernel: -kernel.seconds)[:_SHOWN]
+    rows = [
+        (
+            kernel.task.name[:50],
+            str(kernel.candidates),
+            str(kernel.failures),
+            f"{kernel.score:.2f}",
+            f"{kernel.best.template}: {in_words(kernel.best.decisions)}" if kernel.best is not None else "",
+        )
+        for kernel in kernels
+    ]
+    table = text_table(("kernel", "candidates", "refused", "score", "best by the model"), rows)
+    return f"{table}\n\n{ranking.note}\n{path}: kept as ranked; the compiler does not follow these"
 
 
 def _row(kernel: Tuned, total: float) -> Sequence[str]:
