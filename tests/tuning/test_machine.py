@@ -14,7 +14,7 @@ from gfcompile.tuning.machine import read_machine
     ("text", "name"),
     [
         ("processor\t: 0\nmodel name\t: A CPU @ 2.00GHz\n\nprocessor\t: 1\nmodel name\t: Another\n", "A CPU @ 2.00GHz"),
-        ("processor\t: 0\nCPU part\t: 0xd08\n\nModel\t\t: Raspberry Pi 4 Model B Rev 1.1\n", "Raspberry Pi 4 Model B Rev 1.1"),
+        ("processor\t: 0\nCPU part\t: 0xd08\n\nModel\t\t: Raspberry Pi 4 Model B\n", "Raspberry Pi 4 Model B"),
         ("processor\t: 0\nCPU part\t: 0xd03\n", "CPU part 0xd03"),
     ],
 )  # fmt: skip
