@@ -33,7 +33,8 @@ from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning.database import NOTHING_KNOWN, Database, Databases
 from gfcompile.tuning.local import LocalRunner
-from gfcompile.tuning.session import Budget, Session, Status
+from gfcompile.tuning.session import Session
+from gfcompile.tuning.status import Budget, Status
 from gfcompile.tuning.tasks import list_tasks
 
 _ROUNDS = 12

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gfcompile.compiler import Job
     from gfcompile.targets import Target
     from gfcompile.tuning.database import Database
-    from gfcompile.tuning.session import Budget, Status
+    from gfcompile.tuning.status import Budget, Status
     from gfcompile.tuning.tasks import Task
     from gfcompile.tuning.trial import Runner
 
@@ -61,7 +61,7 @@ def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen)
 
 
 def read_budget(args: argparse.Namespace) -> Budget:
-    from gfcompile.tuning.session import Budget
+    from gfcompile.tuning.status import Budget
 
     for option, value in (("--trials", args.trials), ("--minutes", args.minutes)):
         if value is not None and value <= 0:
@@ -76,6 +76,7 @@ def tune_tasks(
 ) -> int:
     """Spend the budget; an interrupt ends it early, and nothing that was measured is lost."""
     from gfcompile.tuning.database import Database, user_path
+    from gfcompile.tuning.record import EMULATED
     from gfcompile.tuning.session import Session
     from gfcompile.tuning.words import head_text, progress_text, summary_text
 
@@ -92,7 +93,7 @@ def tune_tasks(
         screen.progress(progress_text(status))
         for kernel in status.kernels:
             ratio = kernel.best.ratio if kernel.best is not None else None
-            if ratio is not None and ratio > found.get(kernel.task.kernel, 1.0):
+            if ratio is not None and runner.kind != EMULATED and ratio > found.get(kernel.task.kernel, 1.0):
                 found[kernel.task.kernel] = ratio
                 screen.say(f"{kernel.task.name}: {ratio:.2f}x")
 

@@ -23,8 +23,8 @@ from gfcompile.tuning.database import LEAST_RATIO, Database, Record
 from gfcompile.tuning.gpu_model import count, estimate_seconds
 from gfcompile.tuning.keys import target_key, versions
 from gfcompile.tuning.record import RANKED
-from gfcompile.tuning.session import Budget
 from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
+from gfcompile.tuning.status import Budget
 from gfcompile.tuning.tasks import Task
 
 NOTE = (

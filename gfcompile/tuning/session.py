@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,7 +22,8 @@ from gfcompile.tuning.database import Database, Record, is_faster, sure_ratio
 from gfcompile.tuning.keys import target_key, versions
 from gfcompile.tuning.machine import COOL, HOT
 from gfcompile.tuning.search import PARENTS, Search
-from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
+from gfcompile.tuning.space import Candidate, draw, list_templates
+from gfcompile.tuning.status import Budget, Status, Tuned
 from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import Measurement, Runner, TrialFailed
 
@@ -31,81 +31,9 @@ MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel
 _BATCH = 8
 _TIMEOUT = 20.0  # seconds, for kernels that take milliseconds
 _CONFIRMING = 5  # further runs of a trial that looks best, before it is believed
-_STALE = 0.5  # what is left of a kernel's claim on the budget after a batch that found nothing better
 _PATIENCE = 4  # such batches in a row end its search
 _PAUSE, _MOST_PAUSE = 2.0, 120.0  # seconds, while the machine cools down
 _LEAST_SHARE = 0.002  # of the kernels' time: what takes less is left alone
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Whichever ends first; without any, until nothing better is found."""
-
-    trials: int | None = None
-    seconds: float | None = None
-
-
-@dataclass
-class Tuned:
-    """A kernel in the session."""
-
-    task: Task
-    usual: Drawn
-    search: Search
-    seconds: float = 0.0  # of all its calls in a step, untuned
-    best: Record | None = None
-    known: bool = False  # from earlier sessions
-    trials: int = 0
-    failures: int = 0
-    stale: int = 0
-
-    @property
-    def gained(self) -> float:
-        """Seconds of a step, by the best record."""
-        return self.seconds * (1 - 1 / self.best.ratio) if self.best is not None and self.best.ratio else 0.0
-
-    @property
-    def claim(self) -> float:
-        return (self.seconds - self.gained) * _STALE**self.stale
-
-
-@dataclass
-class Status:
-    """Where a session stands; `kernel` is what it works on."""
-
-    kernels: list[Tuned]
-    budget: Budget = field(default_factory=Budget)
-    started: float = field(default_factory=time.monotonic)
-    trials: int = 0
-    kernel: Tuned | None = None
-
-    @property
-    def untuned_seconds(self) -> float:
-        return sum(each.seconds for each in self.kernels)
-
-    @property
-    def ratio(self) -> float:
-        """Of the kernels' time in a step: untuned by tuned."""
-        total = self.untuned_seconds
-        return total / (total - sum(each.gained for each in self.kernels)) if total else 1.0
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
-    def is_over(self) -> bool:
-        trials, seconds = self.budget.trials, self.budget.seconds
-        return (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """By the rate so far, where it is trials that end the session."""
-        if self.budget.seconds is not None:
-            return max(0.0, self.budget.seconds - self.seconds)
-        if self.budget.trials is None or not self.trials:
-            return None
-        return (self.budget.trials - self.trials) * self.seconds / self.trials
 
 
 class Session:
@@ -192,7 +120,6 @@ class Session:
 
     def _measure_untuned(self, pool: BuildPool, status: Status) -> None:
         """Each kernel against itself: how long it takes, and whether a trial of it works at all."""
-        problems = []
         for kernel in [each for each in self._kernels if not each.seconds]:
             status.kernel = kernel
             self._show(status)
@@ -201,8 +128,8 @@ class Session:
             if record.failure is None and record.reference_seconds is not None:
                 kernel.seconds = record.reference_seconds * kernel.task.calls
             else:
-                kernel.stale = _PATIENCE  # it stays as it is
-                problems.append(f"{kernel.task.name}: {record.failure}")
+                kernel.stale, kernel.problem = _PATIENCE, record.failure  # it stays as it is
+        problems = [f"{kernel.task.name}: {kernel.problem}" for kernel in self._kernels if kernel.problem is not None]
         if problems and not status.untuned_seconds:
             raise UserError(f"tune: no kernel can be measured, even untuned; of the first: {problems[0]}")
 

@@ -11,7 +11,7 @@ from gfcompile.targets import Target
 from gfcompile.tuning.database import user_path
 from gfcompile.tuning.ranking import Ranking
 from gfcompile.tuning.record import EMULATED
-from gfcompile.tuning.session import Budget, Status, Tuned
+from gfcompile.tuning.status import Budget, Status, Tuned
 
 _COLUMNS = ("kernel", "of the time", "trials", "failed", "times faster", "decisions")
 _SHOWN = 16
@@ -46,9 +46,11 @@ def progress_text(status: Status) -> str:
 def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> str:
     kernels = sorted(status.kernels, key=lambda kernel: -kernel.seconds)
     total = status.untuned_seconds
-    rows = [_row(kernel, total) for kernel in kernels[:_SHOWN] if kernel.seconds]
-    rest = len(kernels) - len(rows)
+    measured = [kernel for kernel in kernels if kernel.seconds]
+    rows = [_row(kernel, total, kind) for kernel in measured[:_SHOWN]]
+    rest = len(measured) - len(rows)
     more = [f"... and {rest} that take less"] if rest > 0 else []
+    more += [f"{kernel.task.name} stays as it is: {kernel.problem}" for kernel in kernels if kernel.problem is not None]
     better = sum(kernel.best is not None for kernel in kernels)
     trials = f"{status.trials} trials in {status.seconds / _MINUTE:.1f} minutes"
     if kind == EMULATED:
@@ -86,8 +88,8 @@ def ranking_text(ranking: Ranking, path: Path) -> str:
     return f"{table}\n\n{ranking.note}\n{path}: kept as ranked; the compiler does not follow these"
 
 
-def _row(kernel: Tuned, total: float) -> Sequence[str]:
-    best = kernel.best
+def _row(kernel: Tuned, total: float, kind: str) -> Sequence[str]:
+    best = kernel.best if kind != EMULATED else None  # no board's
     return (
         kernel.task.name[:50],
         f"{kernel.seconds / total:.1%}",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tvm import te, tirx
 
+from gfcompile.cli import main
 from gfcompile.codegen import kernels
 from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.cuda.ptxas import Usage
@@ -17,9 +19,10 @@ from gfcompile.tuning import ranking
 from gfcompile.tuning.database import Database, kernel_hash, target_key
 from gfcompile.tuning.gpu_model import Counts, count, estimate_seconds
 from gfcompile.tuning.ranking import rank
-from gfcompile.tuning.session import Budget
 from gfcompile.tuning.space import Candidate, Drawn, draw
+from gfcompile.tuning.status import Budget
 from gfcompile.tuning.tasks import Task
+from tests.tuning.folders import write_folder
 from tests.tuning.kernels import convolution, kernel, scaled
 
 NANO, ORIN = find_target("jetson-nano"), find_target("jetson-orin")
@@ -201,3 +204,17 @@ def test_a_convolution_is_ranked_for_another_gpu() -> None:
     found = rank([task(convolution(8, 28, 64, 64))], ORIN, Database(), Budget(trials=12))
     assert found.trials == 12
     assert found.kernels[0].failures == 0
+
+
+def test_the_command_ranks_where_there_is_no_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "step", [task(convolution())], "jetson-nano")
+    db = tmp_path / "ranked.jsonl"
+    assert main(["tune", str(folder), "--trials", "4", "--db", str(db)]) == 0
+    said = capsys.readouterr().out
+    assert "ranked, not measured: a static model of sm_53" in said
+    assert f"{db}: kept as ranked; the compiler does not follow these" in said
+    records = Database.open(db).records
+    assert records
+    assert {record.kind for record in records} == {"ranked"}
+    assert main(["tune", str(folder), "--trials", "4", "--db", str(db), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["numbers_are"] == "ranked"

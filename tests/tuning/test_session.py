@@ -19,8 +19,9 @@ from gfcompile.tuning.builders import Built, Make
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
-from gfcompile.tuning.session import Budget, Session, Status, compare
+from gfcompile.tuning.session import Session, compare
 from gfcompile.tuning.space import Candidate, draw, list_templates
+from gfcompile.tuning.status import Budget, Status
 from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import Kind, Measurement, TrialFailed
 from tests.tuning.kernels import convolution, product, scaled

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from gfcompile.tuning.session import Session
 from gfcompile.tuning.space import Candidate, draw, list_templates
 from gfcompile.tuning.tasks import KERNELS, Task, read_tasks, write_tasks
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
+from tests.tuning.folders import write_folder
 from tests.tuning.kernels import convolution, product, scaled
 from tests.tuning.records import fill, trial
 
@@ -40,14 +40,6 @@ SMALL = ["--input", "2x3x8x8", "--layers", "1"]
 PRODUCT, CONV = (Task(kernel_hash(each), name, each, 1) for name, each in
                  (("product", product()), ("conv", convolution())))  # fmt: skip
 Capture = pytest.CaptureFixture[str]
-
-
-def write_folder(folder: Path, tasks: Sequence[Task]) -> Path:
-    """As much of an artifact as can be tuned."""
-    (folder / "graphs").mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"format": FORMAT, "target": "native"}))
-    (folder / "graphs" / KERNELS).write_bytes(write_tasks(tasks))
-    return folder
 
 
 @pytest.fixture
