@@ -58,19 +58,22 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
 
 
 def schedule_rest(sch: Schedule, done: Container[str], target: Target, choices: Choices = DEFAULTS) -> None:
-    """Give every block not in `done` a schedule of its own."""
+    """Give every block not in `done` a schedule of its own.
+
+    Choices are named by the block's place: equal kernels may have other names for it.
+    """
     names = [block.name for block in list_blocks(sch) if block.name not in done]
     finished: set[str] = set()
-    for name in names:
+    for place, name in enumerate(names):
         if name not in finished:
             block = find_block(sch, name)
             if block.is_injective:
                 schedule_injective(sch, block, target)
             else:
-                finished |= schedule_reduction(sch, block, target, choices)
+                finished |= schedule_reduction(sch, block, target, choices, place)
 
 
-def schedule_reduction(sch: Schedule, block: Block, target: Target, choices: Choices) -> set[str]:
+def schedule_reduction(sch: Schedule, block: Block, target: Target, choices: Choices, place: int) -> set[str]:
     """Schedule one reduction; returns the names of the later blocks it has scheduled with it."""
     if not block.is_regular or not block.reduce or not has_axis_loops(sch, block):
         schedule_plain(sch, block)
@@ -78,19 +81,21 @@ def schedule_reduction(sch: Schedule, block: Block, target: Target, choices: Cho
     width = vector_width(block, target) if block.spatial else None
     parts = _partial_sums(sch, block, width, target)
     if parts is not None:
-        tile_reduction(sch, parts, target, choices)
+        tile_reduction(sch, parts, target, choices, place)
         final = find_block(sch, block.name)
         if final.spatial and vector_width(final, target) is not None:
             return tile_reduction(sch, final, target)
         schedule_plain(sch, final)
         return set()
     if width is not None and block.spatial:
-        return tile_reduction(sch, block, target, choices)
+        return tile_reduction(sch, block, target, choices, place)
     schedule_plain(sch, block)
     return set()
 
 
-def tile_reduction(sch: Schedule, block: Block, target: Target, choices: Choices = DEFAULTS) -> set[str]:
+def tile_reduction(
+    sch: Schedule, block: Block, target: Target, choices: Choices = DEFAULTS, place: int = 0
+) -> set[str]:
     """Accumulate a few vectors of the last axis in registers; returns the name of the epilogue taken along."""
     width = vector_width(block, target)
     if width is None or not block.spatial:
@@ -98,9 +103,9 @@ def tile_reduction(sch: Schedule, block: Block, target: Target, choices: Choices
         return set()
     block, tail = bring_tail(sch, block)
     proposed = choose_tile(block.spatial, width, [], target, most_vectors=_VECTORS)
-    tile = pick_tile(choices, block.spatial, width, [], target, proposed, name=f"{block.name}.tile")
+    tile = pick_tile(choices, block.spatial, width, [], target, proposed, name=f"tile {place}")
     outer, inner = open_tile(sch, tail, tile)
-    outer = parallelize(sch, outer, block.work, pick_tasks(choices, f"{block.name}.tasks"))
+    outer = parallelize(sch, outer, block.work, pick_tasks(choices, f"tasks {place}"))
     close_tile(sch, block, outer[-1], inner, tile, unroll_reduce=_UNROLLED_TAPS)
     return {tail.name}
 
