@@ -9,7 +9,6 @@ once, at the measured bandwidth.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +23,11 @@ from benchmarks.machine import Limits, measure_limits
 from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY
 from benchmarks.step_time import Setting
-from gfcompile.codegen.artifact import build
 from gfcompile.codegen.schedules.blocks import list_blocks
 from gfcompile.compiler import Analysis, Job, analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
+from gfcompile.tuning.in_step import TimedStep
 
 WARM_UP, STEPS = 3, 10
 
@@ -52,29 +51,11 @@ def count_flops(function: tirx.PrimFunc) -> int:
     return sum(block.work * (2 if block.factors is not None else 1) for block in blocks)
 
 
-class Timed:
-    """A step in the folder `out` whose driver has a clock around every call."""
-
-    def __init__(self, analysis: Analysis, out: Path) -> None:
-        folder = build(analysis, out, lambda _: None, {}, timed=True)
-        self.program = analysis.programs["train"].program
-        self.tuned = [name for name, each in self.program.functions.items() if analysis.scheduler(each).tuned]
-        self._step = gfcompile.load(folder)
-        library = ctypes.CDLL(str(folder / "libstep.so"))
-        self._clock = (ctypes.c_int64 * len(self.program.calls)).in_dll(library, "gf_train_nanoseconds")
-
-    def train(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Seconds of each call of one step, in order."""
-        before = np.array(self._clock)
-        self._step.train(x, labels)
-        return (np.array(self._clock) - before) / 1e9
-
-
 def profile(analysis: Analysis, x: np.ndarray, labels: np.ndarray) -> list[Row]:
     """The training program's calls in order, with the median time of each."""
     with tempfile.TemporaryDirectory() as scratch:
-        step = Timed(analysis, Path(scratch) / "profiled_step")
-        turns = [step.train(x, labels) for _ in range(WARM_UP + STEPS)][WARM_UP:]
+        step = TimedStep(analysis, Path(scratch) / "profiled_step")
+        turns = [step.train((x,), labels) for _ in range(WARM_UP + STEPS)][WARM_UP:]
         spent = np.median(turns, axis=0)
     program = step.program
     return [

@@ -3,7 +3,7 @@
     python -m benchmarks.tuning [--models resnet18 mobilenet_v2] [--minutes 8] [--batch 8] [--target native] --db FILE
 
 Trials go to FILE, which `gfcompile tune --show FILE` prints. The two steps are processes of their own that take turns;
-kernels are timed inside their steps, by drivers with a clock around every call.
+then each tuned kernel's times inside its step, by drivers with a clock around every call.
 """
 
 from __future__ import annotations
@@ -11,34 +11,30 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import gfcompile
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, Task
 from benchmarks.processes import Prepared, Protocol, take_turns
-from benchmarks.profile import WARM_UP, Timed
 from benchmarks.rounds import mean_ratio, ratio
 from benchmarks.step_time import Setting
 from gfcompile.compiler import Job, Lowered, lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
-from gfcompile.tuning.database import NOTHING_KNOWN, Database, Databases
+from gfcompile.tuning.database import Database, Databases
+from gfcompile.tuning.in_step import compare_in_step, reject_slower
 from gfcompile.tuning.local import LocalRunner
 from gfcompile.tuning.session import Session
 from gfcompile.tuning.status import Budget, Status
 from gfcompile.tuning.tasks import list_tasks
 
 _ROUNDS = 12
-_STEPS = 15  # of each, in turn, for the times of kernels
 
 
 @dataclass(frozen=True)
@@ -93,27 +89,6 @@ def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
     return lambda: step.train(x, labels), facts
 
 
-def time_kernels(subject: Subject, lowered: Lowered, task: Task) -> list[tuple[str, float, float]]:
-    """(kernel, seconds untuned, seconds tuned) of those that the database changed, as they run in their steps."""
-    known = {"untuned": NOTHING_KNOWN, "tuned": Databases((Database.open(subject.db),))}
-    with tempfile.TemporaryDirectory() as scratch:
-        steps = {
-            name: Timed(place(lowered, subject.target, tuning=tuning), Path(scratch) / f"{name}_step")
-            for name, tuning in known.items()
-        }
-        x, labels = task.x.numpy(), task.labels.numpy()
-        turns: dict[str, list[np.ndarray]] = {name: [] for name in steps}
-        for _ in range(WARM_UP + _STEPS):
-            for name, step in steps.items():
-                turns[name].append(step.train(x, labels))
-    times = {}
-    for name, step in steps.items():
-        spent = np.median(turns[name][WARM_UP:], axis=0)
-        calls = [call.kernel for call in step.program.calls]
-        times[name] = {each: sum(spent[at] for at, call in enumerate(calls) if call == each) for each in set(calls)}
-    return [(kernel, times["untuned"][kernel], times["tuned"][kernel]) for kernel in steps["tuned"].tuned]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["resnet18", "mobilenet_v2"])
@@ -132,6 +107,8 @@ def main() -> int:
             status = tune(subject, lowered, arguments.minutes)
             rate = 60 * status.trials / status.seconds
             print(f"{model}: {status.trials} trials in {status.seconds / 60:.1f} min, {rate:.0f} a minute", flush=True)
+            rejected = reject_slower(lowered, subject.target, Database.open(subject.db))
+            print(f"  taken back, slower in the step: {', '.join(f'{name} {times:.2f}x' for name, times in rejected)}")
         peers = {name: {"subject": subject, "tuned": name == "tuned"} for name in ("untuned", "tuned")}
         found = take_turns(prepare, peers, Protocol(_ROUNDS, warm_up=2, block_seconds=0.5))
         faster = ratio(found.times["untuned"], found.times["tuned"])
@@ -140,8 +117,9 @@ def main() -> int:
         rounds = f"{faster.low:.3f}..{faster.high:.3f}"
         print(f"{model}, batch {arguments.batch}: the whole step {faster.value:.3f}x ({rounds})")
         print(f"  compiled in {compiled['untuned']:.0f} s untuned, {compiled['tuned']:.0f} s with the database")
-        for kernel, untuned, tuned in time_kernels(subject, lowered, task):
-            print(f"  {untuned / tuned:6.2f}x {1e3 * untuned:8.3f} -> {1e3 * tuned:8.3f} ms  {kernel[:80]}", flush=True)
+        known = Databases((Database.open(subject.db),))
+        for kernel, (_, times) in compare_in_step(lowered, subject.target, known).items():
+            print(f"  {times:6.2f}x  {kernel[:90]}", flush=True)
     print(f"geometric mean {mean_ratio(ratios):.3f}x, measured")
     return 0
 

@@ -12,7 +12,7 @@ from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
 
 if TYPE_CHECKING:
-    from gfcompile.compiler import Job
+    from gfcompile.compiler import Job, Lowered
     from gfcompile.targets import Target
     from gfcompile.tuning.database import Database
     from gfcompile.tuning.status import Budget, Status
@@ -37,8 +37,8 @@ def tune(args: argparse.Namespace) -> int:
         raise UserError("tune: no model; give a MODEL or an ARTIFACT, or one of --show, --merge, --export")
     budget = read_budget(args)
     _check_boards(args)
-    target, tasks = _find_tasks(args, screen)
-    return tune_tasks(tasks, target, args, budget, screen, args.json)
+    target, tasks, lowered = _find_tasks(args, screen)
+    return tune_tasks(tasks, target, args, budget, screen, args.json, lowered)
 
 
 def check_budget(args: argparse.Namespace) -> None:
@@ -51,13 +51,11 @@ def check_budget(args: argparse.Namespace) -> None:
 
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
     """Before it is compiled, whose result is the command's."""
-    from gfcompile.compiler import analyse
-    from gfcompile.tuning.tasks import list_tasks
+    from gfcompile.compiler import lower_job
 
     args.rpc = args.key = None
-    analysis = analyse(job, progress=screen.progress, target=target)
-    tasks = list_tasks(planned.program for planned in analysis.programs.values())
-    return tune_tasks(tasks, target, args, read_budget(args), screen, as_json=False)
+    lowered = lower_job(job, target.kind, progress=screen.progress)
+    return tune_tasks(_tasks_of(lowered, target, screen), target, args, read_budget(args), screen, False, lowered)
 
 
 def read_budget(args: argparse.Namespace) -> Budget:
@@ -72,10 +70,20 @@ def read_budget(args: argparse.Namespace) -> Budget:
 
 
 def tune_tasks(
-    tasks: list[Task], target: Target, args: argparse.Namespace, budget: Budget, screen: Screen, as_json: bool
+    tasks: list[Task],
+    target: Target,
+    args: argparse.Namespace,
+    budget: Budget,
+    screen: Screen,
+    as_json: bool,
+    lowered: Lowered | None,
 ) -> int:
-    """Spend the budget; an interrupt ends it early, and nothing that was measured is lost."""
+    """Spend the budget; an interrupt ends it early, and nothing that was measured is lost.
+
+    What was found is then looked at inside the step, if that is known (`lowered`) and runs here.
+    """
     from gfcompile.tuning.database import Database, user_path
+    from gfcompile.tuning.in_step import reject_slower
     from gfcompile.tuning.record import EMULATED
     from gfcompile.tuning.session import Session
     from gfcompile.tuning.words import head_text, progress_text, summary_text
@@ -100,9 +108,13 @@ def tune_tasks(
     workers = max(1, len(os.sched_getaffinity(0)))
     session = Session(tasks, target, database, runner, workers, show)
     screen.say(head_text(session.status, target, runner.kind, path, budget))
-    code = OK
+    code, rejected = OK, []
     try:
         session.run(budget)
+        if lowered is not None and args.rpc is None and runner.kind != EMULATED:
+            screen.progress("looking at what is faster inside the step")
+            rejected = reject_slower(lowered, target, database)
+            session.choose_again()
     except KeyboardInterrupt:
         code = INTERRUPTED
     finally:
@@ -110,10 +122,10 @@ def tune_tasks(
     screen.clear()
     status = session.status
     if as_json:
-        about = {"database": str(path), "numbers_are": runner.kind, "interrupted": code != OK}
+        about = {"database": str(path), "numbers_are": runner.kind, "interrupted": code != OK, "rejected": rejected}
         screen.result(json.dumps({**about, **_as_mapping(status)}, indent=1))
     else:
-        screen.say(summary_text(status, runner.kind, path, code != OK))
+        screen.say(summary_text(status, runner.kind, path, code != OK, rejected))
     return code
 
 
@@ -135,9 +147,9 @@ def _rank_tasks(
     return OK
 
 
-def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task]]:
+def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task], Lowered | None]:
     from gfcompile.cli.commands import find_machine, make_job
-    from gfcompile.tuning.tasks import list_tasks, read_tasks
+    from gfcompile.tuning.tasks import read_tasks
 
     screen.progress("starting", transient=True)
     folder = Path(args.model)
@@ -146,14 +158,21 @@ def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[
 
         manifest = read_manifest(folder)
         args.target = args.target or manifest["target"]
-        return find_machine(args), read_tasks(folder)
-    from gfcompile.compiler import analyse
+        return find_machine(args), read_tasks(folder), None
+    from gfcompile.compiler import lower_job
 
     args.target = args.target or "native"
     target = find_machine(args)
     job, _, _ = make_job(args, screen)
-    analysis = analyse(job, progress=screen.progress, target=target)
-    return target, list_tasks(planned.program for planned in analysis.programs.values())
+    lowered = lower_job(job, target.kind, progress=screen.progress)
+    return target, _tasks_of(lowered, target, screen), lowered
+
+
+def _tasks_of(lowered: Lowered, target: Target, screen: Screen) -> list[Task]:
+    from gfcompile.compiler import place
+    from gfcompile.tuning.tasks import list_tasks
+
+    return list_tasks(planned.program for planned in place(lowered, target, screen.progress).programs.values())
 
 
 def _find_runner(args: argparse.Namespace, target: Target) -> Runner:

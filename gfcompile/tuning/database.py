@@ -66,10 +66,16 @@ class Database:
         return [each for each in self.records if (each.kernel, each.target, each.versions) == (kernel, target, now)]
 
     def best(self, kernel: str, target: str, allow_emulated: bool = False) -> Record | None:
-        """The trial of these versions that was surely faster than the untuned kernel, and by most."""
+        """The trial of these versions that was surely faster than the untuned kernel, and by most.
+
+        Of several trials of one candidate the last counts: it may have been taken back.
+        """
         kinds = (MEASURED, EMULATED) if allow_emulated else (MEASURED,)
-        good = [each for each in self.tried(kernel, target) if each.kind in kinds and is_faster(each)]
-        return max(good, key=sure_ratio, default=None)
+        last: dict[object, Record] = {}
+        for each in self.tried(kernel, target):
+            if each.kind in kinds:
+                last[each.kind, each.template, tuple(sorted(each.decisions.items()))] = each
+        return max(filter(is_faster, last.values()), key=sure_ratio, default=None)
 
 
 def is_faster(record: Record) -> bool:

@@ -82,6 +82,11 @@ class Session:
         status.kernel = None
         self._show(status)
 
+    def choose_again(self) -> None:
+        """After records were taken back."""
+        for kernel in self._kernels:
+            self._choose_best(kernel)
+
     def _cool_down(self) -> None:
         """A hot machine lowers its clock, and what ran last would look slow."""
         if self._temperature() >= HOT:

@@ -43,7 +43,9 @@ def progress_text(status: Status) -> str:
     return f"tuning: trial {status.trials}, kernels {status.ratio:.3f}x faster{end}; now {kernel.task.name} ({best})"
 
 
-def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> str:
+def summary_text(
+    status: Status, kind: str, path: Path, interrupted: bool, rejected: Sequence[tuple[str, float]] = ()
+) -> str:
     kernels = sorted(status.kernels, key=lambda kernel: -kernel.seconds)
     total = status.untuned_seconds
     measured = [kernel for kernel in kernels if kernel.seconds]
@@ -51,6 +53,7 @@ def summary_text(status: Status, kind: str, path: Path, interrupted: bool) -> st
     rest = len(measured) - len(rows)
     more = [f"... and {rest} that take less"] if rest > 0 else []
     more += [f"{kernel.task.name} stays as it is: {kernel.problem}" for kernel in kernels if kernel.problem is not None]
+    more += [f"{name}: faster by itself, {times:.2f}x in the step; taken back" for name, times in rejected]
     better = sum(kernel.best is not None for kernel in kernels)
     trials = f"{status.trials} trials in {status.seconds / _MINUTE:.1f} minutes"
     if kind == EMULATED:

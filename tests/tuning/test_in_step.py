@@ -1,0 +1,84 @@
+"""Tuned kernels inside their step: compared with the untuned ones there, and taken back where they are slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gfcompile.compiler import Job, Lowered, lower_job, place
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request
+from gfcompile.targets import find_target
+from gfcompile.tuning import in_step
+from gfcompile.tuning.database import Database, Databases, target_key
+from gfcompile.tuning.in_step import compare_in_step, reject_slower
+from gfcompile.tuning.record import Record
+from gfcompile.tuning.space import list_templates
+from gfcompile.tuning.tasks import Task, list_tasks
+from tests.models.zoo import ZOO
+from tests.tuning.records import fill, trial
+
+NATIVE = find_target("native")
+
+
+@pytest.fixture(scope="module")
+def lowered() -> Lowered:
+    return lower_job(Job(ZOO["plain"](), (torch.zeros(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2)))
+
+
+@pytest.fixture(scope="module")
+def tasks(lowered: Lowered) -> list[Task]:
+    found = list_tasks(planned.program for planned in place(lowered, NATIVE).programs.values())
+    return [task for task in found if list_templates(task.function, NATIVE)]
+
+
+def forge(task: Task, ratio: float, choice: int = 1) -> Record:
+    """As if the first choice's second option had been measured."""
+    usual = list_templates(task.function, NATIVE)[0]
+    decisions = dict(usual.candidate.decisions)
+    name = next(name for name, options in usual.options.items() if len(options) > choice)
+    decisions[name] = [option for option in usual.options[name] if option != decisions[name]][choice - 1]
+    return trial(
+        kernel=task.kernel,
+        name=task.name,
+        template=usual.candidate.template,
+        target=target_key(NATIVE),
+        decisions=decisions,
+        ratio=ratio,
+    )
+
+
+def test_two_steps_take_turns(lowered: Lowered, tasks: list[Task], tmp_path: Path) -> None:
+    records = [forge(task, 2.0) for task in tasks[:2]]
+    known = Databases((fill(tmp_path / "db.jsonl", *records),))
+    found = compare_in_step(lowered, NATIVE, known)
+    assert {name: record for name, (record, _) in found.items()} == {record.name: record for record in records}
+    assert all(ratio > 0 for _, ratio in found.values())
+
+
+def test_nothing_tuned_is_nothing_to_compare(lowered: Lowered) -> None:
+    assert compare_in_step(lowered, NATIVE, Databases(())) == {}
+
+
+def test_what_is_slower_is_taken_back_and_the_next_looked_at(
+    lowered: Lowered, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, other = tasks[:2]
+    best, second, good = forge(task, 3.0), forge(task, 2.0, choice=2), forge(other, 2.0)
+    database = fill(tmp_path / "db.jsonl", best, second, good)
+    asked: list[set[str]] = []
+
+    def compare(_lowered: Lowered, _target: object, known: Databases) -> dict[str, tuple[Record, float]]:
+        found = [known.best(each.kernel, target_key(NATIVE)) for each in (task, other)]
+        asked.append({str(record.ratio) for record in found if record is not None})
+        return {record.name: (record, 0.8 if record == best else 1.2) for record in found if record is not None}
+
+    monkeypatch.setattr(in_step, "compare_in_step", compare)
+    assert reject_slower(lowered, NATIVE, database) == [(task.name, 0.8)]
+    assert asked == [{"3.0", "2.0"}, {"2.0"}]
+    again = Database.open(tmp_path / "db.jsonl")
+    assert again.best(task.kernel, target_key(NATIVE)) == second
+    assert again.best(other.kernel, target_key(NATIVE)) == good
+    assert again.records[-1].failure == "slower in its step: 0.80x"
