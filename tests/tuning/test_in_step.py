@@ -10,7 +10,6 @@ import torch
 from gfcompile.compiler import Job, Lowered, lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
-from gfcompile.targets import find_target
 from gfcompile.tuning import in_step
 from gfcompile.tuning.database import Database, Databases, target_key
 from gfcompile.tuning.in_step import compare_in_step, reject_slower
@@ -18,9 +17,8 @@ from gfcompile.tuning.record import Record
 from gfcompile.tuning.space import list_templates
 from gfcompile.tuning.tasks import Task, list_tasks
 from tests.models.zoo import ZOO
-from tests.tuning.records import fill, trial
-
-NATIVE = find_target("native")
+from tests.tuning.forged import NATIVE, forge
+from tests.tuning.records import fill
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +32,8 @@ def tasks(lowered: Lowered) -> list[Task]:
     return [task for task in found if list_templates(task.function, NATIVE)]
 
 
-def forge(task: Task, ratio: float, choice: int = 1) -> Record:
-    """As if the first choice's second option had been measured."""
-    usual = list_templates(task.function, NATIVE)[0]
-    decisions = dict(usual.candidate.decisions)
-    name = next(name for name, options in usual.options.items() if len(options) > choice)
-    decisions[name] = [option for option in usual.options[name] if option != decisions[name]][choice - 1]
-    return trial(
-        kernel=task.kernel,
-        name=task.name,
-        template=usual.candidate.template,
-        target=target_key(NATIVE),
-        decisions=decisions,
-        ratio=ratio,
-    )
-
-
 def test_two_steps_take_turns(lowered: Lowered, tasks: list[Task], tmp_path: Path) -> None:
-    records = [forge(task, 2.0) for task in tasks[:2]]
+    records = [forge(task) for task in tasks[:2]]
     known = Databases((fill(tmp_path / "db.jsonl", *records),))
     found = compare_in_step(lowered, NATIVE, known)
     assert {name: record for name, (record, _) in found.items()} == {record.name: record for record in records}
@@ -66,7 +48,7 @@ def test_what_is_slower_is_taken_back_and_the_next_looked_at(
     lowered: Lowered, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, other = tasks[:2]
-    best, second, good = forge(task, 3.0), forge(task, 2.0, choice=2), forge(other, 2.0)
+    best, second, good = forge(task, ratio=3.0), forge(task, 1, ratio=2.0), forge(other, ratio=2.0)
     database = fill(tmp_path / "db.jsonl", best, second, good)
     asked: list[set[str]] = []
 

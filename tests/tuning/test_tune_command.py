@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,19 +22,17 @@ from torch import nn
 import gfcompile
 from gfcompile.cli import main
 from gfcompile.runtime.manifest import FORMAT
-from gfcompile.targets import find_target
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import kernel_hash, target_key
-from gfcompile.tuning.record import Record
 from gfcompile.tuning.session import Session
-from gfcompile.tuning.space import Candidate, draw, list_templates
+from gfcompile.tuning.space import Candidate, list_templates
 from gfcompile.tuning.tasks import KERNELS, Task, read_tasks, write_tasks
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
 from tests.tuning.folders import write_folder
+from tests.tuning.forged import NATIVE, forge
 from tests.tuning.kernels import convolution, product, scaled
 from tests.tuning.records import fill, trial
 
-NATIVE = find_target("native")
 SMALL = ["--input", "2x3x8x8", "--layers", "1"]
 PRODUCT, CONV = (Task(kernel_hash(each), name, each, 1) for name, each in
                  (("product", product()), ("conv", convolution())))  # fmt: skip
@@ -74,24 +71,6 @@ def error_of(capsys: Capture, *arguments: object) -> str:
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     return line.removeprefix("gfcompile: error: ")
-
-
-def forge(task: Task, **changes: Any) -> Record:
-    """A trial of another number of turns, or tasks, than the compiler's own: much faster."""
-    usual = list_templates(task.function, NATIVE)[0]
-    name = next(name for name, options in usual.options.items() if len(options) > 1 and "t" in name)
-    option = next(each for each in usual.options[name] if each != usual.candidate.decisions[name])
-    wanted = Candidate(usual.candidate.template, {**usual.candidate.decisions, name: option})
-    decided = draw(task.function, NATIVE, wanted).candidate
-    return trial(
-        kernel=task.kernel,
-        name=task.name,
-        target=target_key(NATIVE),
-        template=decided.template,
-        decisions=decided.decisions,
-        ratio=9.0,
-        **changes,
-    )
 
 
 # ---- what is refused
