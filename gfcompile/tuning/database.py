@@ -68,11 +68,11 @@ class Database:
     def best(self, kernel: str, target: str, allow_emulated: bool = False) -> Record | None:
         """The trial of these versions that was surely faster than the untuned kernel, and by most.
 
-        Of several trials of one candidate the last counts: it may have been taken back.
+        Of several trials of one candidate the latest counts: it may have been taken back.
         """
         kinds = (MEASURED, EMULATED) if allow_emulated else (MEASURED,)
         last: dict[object, Record] = {}
-        for each in self.tried(kernel, target):
+        for each in sorted(self.tried(kernel, target), key=lambda record: record.date):
             if each.kind in kinds:
                 last[each.kind, each.template, tuple(sorted(each.decisions.items()))] = each
         return max(filter(is_faster, last.values()), key=sure_ratio, default=None)

@@ -87,9 +87,10 @@ def test_a_merge_that_cannot_be_written_leaves_all_as_it_was(tmp_path: Path, mon
 
 
 def database() -> Database:
-    unused = [trial(ratio=9.0, **each) for each in ({"kind": "emulated"}, {"versions": "old"}, {"failure": "wrong"})]
+    wrong = {"failure": "wrong", "decisions": {"tile": (1, 8)}}
+    unused = [trial(ratio=9.0, **each) for each in ({"kind": "emulated"}, {"versions": "old"}, wrong)]
     alone = [trial(kernel="e", kind="emulated"), trial(kernel="r", kind="ranked"), trial(kernel="s", ratio=1.0)]
-    return Database(records=[*unused, C, trial(ratio=1.5), FAST, trial(target="another"), *alone])
+    return Database(records=[*unused, C, trial(ratio=1.5, decisions={"tile": (2, 8)}), FAST, trial(target="another"), *alone])
 
 
 def test_export_holds_the_best_measured_one_of_each_kernel_and_target_sorted(tmp_path: Path) -> None:

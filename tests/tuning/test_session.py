@@ -15,6 +15,7 @@ from tvm import tirx
 from gfcompile.errors import UserError
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning import session as session_module
+from gfcompile.tuning import status as status_module
 from gfcompile.tuning.builders import Built, Make
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import kernel_hash, target_key
@@ -171,7 +172,8 @@ def test_trials_are_the_budget(start: Start) -> None:
 
 def test_time_is_the_budget(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (session_module, status_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def table(candidate: Candidate, before: int) -> Measurement:
         clock[0] += 1

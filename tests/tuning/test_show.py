@@ -21,7 +21,7 @@ def test_an_empty_database() -> None:
 def test_all_that_is_shown() -> None:
     records = [
         trial(),
-        trial(failure="wrong result", ratio=None),
+        trial(failure="wrong result", ratio=None, decisions={"tile": (8, 8)}),
         trial(kernel="b", name="add", template="elementwise", decisions={}, ratio=1.1, spread=0.02, seconds=4.2e-5),
         trial(kernel="c", name="slow", ratio=0.9),
         trial(kernel="c", name="slow", kind="ranked"),
