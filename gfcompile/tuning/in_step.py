@@ -79,20 +79,28 @@ def compare_in_step(lowered: Lowered, target: Target, known: Databases) -> dict[
 def reject_slower(
     lowered: Lowered, target: Target, database: Database, show: Callable[[int], None] = lambda _: None
 ) -> list[tuple[str, float]]:
-    """Take back what is slower in its step than the untuned kernel; returns these kernels with their ratios."""
+    """Take back what is slower in its step than the untuned kernel; returns these kernels with their ratios.
+
+    A kernel that was slower in every round stays untuned: what is left of its candidates nobody has looked at.
+    """
     rejected: list[tuple[str, float]] = []
-    for turn in range(_ROUNDS):
-        show(turn + 1)
+    for turn in range(1, _ROUNDS + 1):
+        show(turn)
         found = compare_in_step(lowered, target, Databases((database,)))
         slower = {name: each for name, each in found.items() if each[1] < 1}
         for name, (record, ratio) in slower.items():
-            failure = f"slower in its step: {ratio:.2f}x"
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            database.add(replace(record, ratio=ratio, spread=None, failure=failure, date=now))
+            _take_back(database, record, ratio)
             rejected.append((name, ratio))
+            while turn == _ROUNDS and (left := database.best(record.kernel, record.target)) is not None:
+                _take_back(database, left, ratio)
         if not slower:
             break
     return rejected
+
+
+def _take_back(database: Database, record: Record, ratio: float) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    database.add(replace(record, ratio=ratio, spread=None, failure=f"slower in its step: {ratio:.2f}x", date=now))
 
 
 def _batch(job: Job, output: Tensor) -> tuple[tuple[np.ndarray, ...], np.ndarray]:

@@ -64,3 +64,18 @@ def test_what_is_slower_is_taken_back_and_the_next_looked_at(
     assert again.best(task.kernel, target_key(NATIVE)) == second
     assert again.best(other.kernel, target_key(NATIVE)) == good
     assert again.records[-1].failure == "slower in its step: 0.80x"
+
+
+def test_what_is_slower_in_every_round_stays_untuned(
+    lowered: Lowered, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = next(each for each in tasks if len(list_templates(each.function, NATIVE)[0].options.get("tile", ())) > 5)
+    database = fill(tmp_path / "db.jsonl", *(forge(task, at, ratio=2.0 + at) for at in range(4)))
+
+    def compare(_lowered: Lowered, _target: object, known: Databases) -> dict[str, tuple[Record, float]]:
+        record = known.best(task.kernel, target_key(NATIVE))
+        return {} if record is None else {task.name: (record, 0.9)}
+
+    monkeypatch.setattr(in_step, "compare_in_step", compare)
+    assert len(reject_slower(lowered, NATIVE, database)) == 3
+    assert database.best(task.kernel, target_key(NATIVE)) is None
