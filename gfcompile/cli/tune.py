@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,25 +112,44 @@ def tune_tasks(
     workers = max(1, len(os.sched_getaffinity(0)))
     session = Session(tasks, target, database, runner, workers, show)
     screen.say(head_text(session.status, target, runner.kind, path, budget))
-    code, rejected = OK, []
+    status, rejected = session.status, []
     try:
-        session.run(budget)
-        if lowered is not None and args.rpc is None and runner.kind != EMULATED:
-            screen.progress("looking at what is faster inside the step")
-            rejected = reject_slower(lowered, target, database)
-            session.choose_again()
+        with _noting_interrupts(status):
+            session.run(budget)
+            if lowered is not None and args.rpc is None and runner.kind != EMULATED and not status.interrupted:
+                screen.progress("looking at what is faster inside the step")
+                rejected = reject_slower(lowered, target, database)
+                session.choose_again()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        status.interrupted = True
     finally:
         runner.close()
     screen.clear()
-    status = session.status
+    code = INTERRUPTED if status.interrupted else OK
     if as_json:
         about = {"database": str(path), "numbers_are": runner.kind, "interrupted": code != OK, "rejected": rejected}
         screen.result(json.dumps({**about, **_as_mapping(status)}, indent=1))
     else:
         screen.say(summary_text(status, runner.kind, path, code != OK, rejected))
     return code
+
+
+@contextmanager
+def _noting_interrupts(status: Status) -> Iterator[None]:
+    """Python drops an interrupt that comes while an object is being freed, and TVM frees many: it is noted as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(_number: int, _frame: object) -> None:
+        status.interrupted = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _rank_tasks(

@@ -55,6 +55,7 @@ class Status:
     started: float = field(default_factory=time.monotonic)
     trials: int = 0
     kernel: Tuned | None = None
+    interrupted: bool = False  # no further batch begins
 
     @property
     def untuned_seconds(self) -> float:
@@ -73,7 +74,8 @@ class Status:
     @property
     def is_over(self) -> bool:
         trials, seconds = self.budget.trials, self.budget.seconds
-        return (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
+        spent = (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
+        return spent or self.interrupted
 
     @property
     def seconds_left(self) -> float | None:

@@ -151,7 +151,7 @@ def test_only_a_step_that_was_asked_to_has_it(artifact: Path, eval_artifact: Art
     assert (artifact / "_runtime" / "feature_cache.py").is_file()
     assert not (eval_artifact.folder / "_runtime" / "feature_cache.py").exists()
     assert sorted(path.name for path in (eval_artifact.folder / "graphs").iterdir()) == [
-        "gradients", "predict", "train",
+        "gradients", "kernels.json.gz", "predict", "train",
     ]  # fmt: skip
     report = json.loads((artifact / "report.json").read_text())
     assert report["prefix"]["compiled"] is True

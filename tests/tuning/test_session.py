@@ -170,6 +170,19 @@ def test_trials_are_the_budget(start: Start) -> None:
     assert record.machine == {"cpu": "a table"}
 
 
+def test_an_interrupt_that_was_only_noted_ends_the_session_behind_its_batch(start: Start) -> None:
+    sessions: list[Session] = []
+
+    def table(candidate: Candidate, before: int) -> Measurement:
+        sessions[0].status.interrupted = True
+        return measured(1.0)
+
+    session, runner = start(table, ONE, Database())
+    sessions.append(session)
+    session.run(Budget(trials=100))
+    assert len(runner.runs) == 1  # the untuned kernel's
+
+
 def test_time_is_the_budget(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     for module in (session_module, status_module):
