@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,16 +75,13 @@ def compare_in_step(lowered: Lowered, target: Target, known: Databases) -> dict[
     return {name: (record, ratios[name]) for name, record in tuned.tuned.items()}
 
 
-def reject_slower(
-    lowered: Lowered, target: Target, database: Database, show: Callable[[int], None] = lambda _: None
-) -> list[tuple[str, float]]:
+def reject_slower(lowered: Lowered, target: Target, database: Database) -> list[tuple[str, float]]:
     """Take back what is slower in its step than the untuned kernel; returns these kernels with their ratios.
 
     A kernel that was slower in every round stays untuned: what is left of its candidates nobody has looked at.
     """
     rejected: list[tuple[str, float]] = []
     for turn in range(1, _ROUNDS + 1):
-        show(turn)
         found = compare_in_step(lowered, target, Databases((database,)))
         slower = {name: each for name, each in found.items() if each[1] < 1}
         for name, (record, ratio) in slower.items():
