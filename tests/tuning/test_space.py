@@ -118,7 +118,7 @@ def test_every_template_that_asks_has_an_example() -> None:
     assert {(name, drawn.candidate.template) for name, drawn in SPACES} >= {("conv", "gemm"), ("outer", "gemm")}
     tried = [one for name, drawn in SPACES for one in some_of(KERNELS[name], drawn)]
     asked = {name.partition(" ")[0] for one in tried for name in one.options}  # a sum's have its place behind them
-    assert asked == {"block", "tile", "order", "rows", "parts", "slice", "tasks", "turns"}
+    assert asked == {"block", "lanes", "tile", "order", "padding", "rows", "parts", "slice", "tasks", "turns"}
 
 
 def test_a_kernel_that_no_template_asks_about_has_no_space() -> None:

@@ -26,6 +26,7 @@ from gfcompile.codegen.schedules.tile import (
     open_tile,
     pick_tile,
     pick_turns,
+    pick_width,
     vector_width,
 )
 from gfcompile.targets import Target
@@ -34,6 +35,7 @@ _FEW_TASKS = 4
 _UNROLLED_REDUCTION = 4
 _ROW_BLOCKS = 6  # options
 _ORDERS = ("rows", "channels")
+_PADDINGS = ("copied", "tested")  # a padded copy of a task's rows, or a look at every pixel whether it is there
 
 
 def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
@@ -42,7 +44,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     if len(anchors) != 1:
         return False
     (anchor,) = anchors
-    width = vector_width(anchor, target)
+    width = pick_width(choices, anchor, target)
     if width is None or width == 1:
         return False
     proposed = choose_tile(anchor.spatial, width, [2, 1, 0], target)
@@ -79,6 +81,9 @@ def tile_rows(
     inline_injective(sch, keep=stages)
     pad = next((name for name in stages if find_block(sch, name).buffer.same_as(pixels.source)), None)
     if pad is not None and not find_block(sch, pad).is_injective:
+        pad = None
+    if pad is not None and choices.pick("padding", _PADDINGS, "copied") == "tested":
+        sch.compute_inline(find_block(sch, pad).rv)
         pad = None
     anchor, tail = bring_tail(sch, find_block(sch, anchor.name))
     (b, i, j, o), inner = open_tile(sch, tail, tile)

@@ -7,7 +7,7 @@ from tvm.s_tir import Schedule
 from gfcompile.codegen.schedules.blocks import Block, access, list_blocks
 from gfcompile.codegen.schedules.choices import Choices
 from gfcompile.codegen.schedules.conv import tile_rows
-from gfcompile.codegen.schedules.tile import accumulators, choose_tile, pick_tile, vector_width
+from gfcompile.codegen.schedules.tile import accumulators, choose_tile, pick_tile, pick_width
 from gfcompile.targets import Target
 
 _UNROLLED_TAPS = 9
@@ -19,7 +19,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     if len(anchors) != 1:
         return False
     (anchor,) = anchors
-    width = vector_width(anchor, target)
+    width = pick_width(choices, anchor, target)
     if width is None or width == 1:
         return False
     most = most_pixels(anchor.reduce[-1], target)

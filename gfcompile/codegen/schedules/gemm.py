@@ -18,6 +18,7 @@ from gfcompile.codegen.schedules.tile import (
     open_tile,
     pick_tile,
     pick_turns,
+    pick_width,
     vector_width,
 )
 from gfcompile.targets import Target
@@ -36,7 +37,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     stages = ancestors(sch, anchor)
     inline_injective(sch, keep=stages)
     anchor = find_block(sch, anchor.name)
-    width, factors = vector_width(anchor, target), anchor.factors
+    width, factors = pick_width(choices, anchor, target), anchor.factors
     assert width is not None
     assert factors is not None
     axes = len(anchor.spatial)

@@ -53,13 +53,26 @@ def cycles_a_product(rows: int, vectors: int, target: Target) -> float:
 
 def vector_width(block: Block, target: Target) -> int | None:
     """Lanes of the block's last axis that every operand reads consecutively or as one value; None if none do."""
-    extent, var, loads = block.spatial[-1], block.spatial_vars[-1], block.loads
+    extent = block.spatial[-1]
     sizes = [target.lanes] * (extent % target.lanes == 0)
     for width in (*sizes, *reversed(divisors(extent, _WIDEST))):
-        patterns = [access(load, var, width) for load in loads]
-        if "gather" not in patterns:
+        if _reads_vectors(block, width):
             return width if width > 1 or extent == 1 else None
     return None
+
+
+def _reads_vectors(block: Block, width: int) -> bool:
+    return all(access(load, block.spatial_vars[-1], width) != "gather" for load in block.loads)
+
+
+def pick_width(choices: Choices, block: Block, target: Target) -> int | None:
+    """`vector_width`, or half a vector, which some processors do twice as many of, and which fits more extents."""
+    proposed = vector_width(block, target)
+    if proposed is None or proposed == 1:
+        return proposed
+    others = [size for size in (target.lanes, target.lanes // 2) if size > 1 and block.spatial[-1] % size == 0]
+    options = dict.fromkeys([proposed, *(size for size in others if _reads_vectors(block, size))])
+    return choices.pick("lanes", list(options), proposed)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     stages = _stages(sch)
     inline_injective(sch, keep=stages)
     _take_epilogue(sch, stages)
-    shape = _read_shape(sch, target, _WEIGHT not in stages)
+    shape = _read_shape(sch, target, choices, _WEIGHT not in stages)
     blocking = _pick_blocking(choices, shape, target)
     plane = _product_plane(shape, blocking)
     tile = pick_tile(choices, plane, shape.width, [0], target, choose_tile(plane, shape.width, [0], target))
@@ -182,11 +182,12 @@ def _reads_each_point(block: Block, source: Block) -> bool:
     )
 
 
-def _read_shape(sch: Schedule, target: Target, prepared: bool) -> Shape:
+def _read_shape(sch: Schedule, target: Target, choices: Choices, prepared: bool) -> Shape:
     output, product_ = find_block(sch, _OUTPUT), find_block(sch, _PRODUCT)
     images, high, wide, outputs = output.spatial
     span, (inputs,) = product_.spatial[0], product_.reduce
-    width = gcd(target.lanes, inputs, outputs)
+    whole = gcd(target.lanes, inputs, outputs)
+    width = choices.pick("lanes", list(dict.fromkeys([whole, gcd(whole, target.lanes // 2)])), whole)
     return Shape(images, high // (span - 2), wide // (span - 2), inputs, outputs, span, width, prepared)
 
 
