@@ -27,12 +27,14 @@ from gfcompile.compiler import Job, Lowered, lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
+from gfcompile.tuning.algorithms import choose_by
 from gfcompile.tuning.database import Database, Databases
-from gfcompile.tuning.in_step import compare_in_step, reject_slower
+from gfcompile.tuning.in_step import compare_in_step
 from gfcompile.tuning.local import LocalRunner
-from gfcompile.tuning.session import Session
-from gfcompile.tuning.status import Budget, Status
-from gfcompile.tuning.tasks import list_tasks
+from gfcompile.tuning.procedure import Procedure
+from gfcompile.tuning.status import Budget
+from gfcompile.tuning.tasks import step_tasks
+from gfcompile.tuning.words import summary_text
 
 _ROUNDS = 12
 
@@ -57,13 +59,12 @@ def make_job(task: Task, setting: Setting) -> Job:
     return Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
 
 
-def tune(subject: Subject, lowered: Lowered, minutes: float) -> Status:
-    programs = place(lowered, subject.target).programs.values()
-    tasks = list_tasks(planned.program for planned in programs)
-    runner = LocalRunner(subject.target)
-    session = Session(tasks, subject.target, Database.open(subject.db), runner, os.cpu_count() or 1)
-    session.run(Budget(seconds=60 * minutes))
-    return session.status
+def tune(subject: Subject, lowered: Lowered, minutes: float) -> Procedure:
+    target, runner = subject.target, LocalRunner(subject.target)
+    tasks, workers = step_tasks(place(lowered, target)), os.cpu_count() or 1
+    procedure = Procedure(tasks, target, Database.open(subject.db), runner, workers, lowered)
+    procedure.run(Budget(seconds=60 * minutes))
+    return procedure
 
 
 def prepare(settings: dict[str, Any], scratch: Path) -> Prepared:
@@ -104,11 +105,12 @@ def main() -> int:
         task = make_its_task(subject.setting)
         lowered = lower_job(make_job(task, subject.setting))
         if arguments.minutes:
-            status = tune(subject, lowered, arguments.minutes)
-            rate = 60 * status.trials / status.seconds
-            print(f"{model}: {status.trials} trials in {status.seconds / 60:.1f} min, {rate:.0f} a minute", flush=True)
-            rejected = reject_slower(lowered, subject.target, Database.open(subject.db))
-            print(f"  taken back, slower in the step: {', '.join(f'{name} {times:.2f}x' for name, times in rejected)}")
+            start = time.perf_counter()
+            procedure = tune(subject, lowered, arguments.minutes)
+            minutes = (time.perf_counter() - start) / 60
+            rate = 60 * procedure.status.trials / procedure.status.seconds
+            print(f"{model}: tuned in {minutes:.1f} min, {rate:.0f} trials of kernels a minute")
+            print(summary_text(procedure, subject.db), flush=True)
         peers = {name: {"subject": subject, "tuned": name == "tuned"} for name in ("untuned", "tuned")}
         found = take_turns(prepare, peers, Protocol(_ROUNDS, warm_up=2, block_seconds=0.5))
         faster = ratio(found.times["untuned"], found.times["tuned"])
@@ -118,8 +120,9 @@ def main() -> int:
         print(f"{model}, batch {arguments.batch}: the whole step {faster.value:.3f}x ({rounds})")
         print(f"  compiled in {compiled['untuned']:.0f} s untuned, {compiled['tuned']:.0f} s with the database")
         known = Databases((Database.open(subject.db),))
-        for kernel, (_, times) in compare_in_step(lowered, subject.target, known).items():
-            print(f"  {times:6.2f}x  {kernel[:90]}", flush=True)
+        decided = lower_job(lowered.job, algorithms=choose_by(known, subject.target))
+        for kernel, (_, times) in compare_in_step(decided, subject.target, known).items():
+            print(f"  {times.value:6.2f}x ({times.low:.2f}..{times.high:.2f})  {kernel[:90]}", flush=True)
     print(f"geometric mean {mean_ratio(ratios):.3f}x, measured")
     return 0
 

@@ -28,7 +28,9 @@ from gfcompile.plan import Layer, Plan, Request, make_plan
 from gfcompile.prefix import Prefix, find_prefix, split
 from gfcompile.step import Materialised, Refusal, Step
 from gfcompile.targets import Target, find_target
+from gfcompile.tuning.algorithms import choose_by
 from gfcompile.tuning.database import NOTHING_KNOWN, Databases
+from gfcompile.winograd import Choose, choose_edge
 
 Observer = Callable[[str, int, str, Step], None]
 Progress = Callable[[str], None]
@@ -189,14 +191,18 @@ def analyse(
 ) -> Analysis:
     """Trace, plan, rewrite, lower, schedule and place in memory; generates no code. The target is native by default."""
     target = target or find_target("native")
-    return place(lower_job(job, target.kind, observe, progress), target, progress, tuning)
+    return place(lower_job(job, target.kind, observe, progress, choose_by(tuning, target)), target, progress, tuning)
 
 
 def lower_job(
-    job: Job, kind: str = "cpu", observe: Observer | None = None, progress: Progress = lambda _: None
+    job: Job,
+    kind: str = "cpu",
+    observe: Observer | None = None,
+    progress: Progress = lambda _: None,
+    algorithms: Choose = choose_edge,
 ) -> Lowered:
     """Trace, plan, rewrite and lower for targets of this kind."""
-    winograd = job.winograd and kind == "cpu"  # its transforms have no template for GPUs
+    winograd = algorithms if job.winograd and kind == "cpu" else None  # its transforms have no template for GPUs
     traced = trace(job, progress)
     plan = traced.plan
     exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())

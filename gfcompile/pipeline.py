@@ -22,6 +22,7 @@ from gfcompile.passes.sink import Sink
 from gfcompile.passes.static_moves import StaticMoves
 from gfcompile.passes.winograd import Winograd
 from gfcompile.step import Step
+from gfcompile.winograd import Choose, choose_edge
 
 
 class AnyPass(Protocol):
@@ -55,13 +56,15 @@ LOWERING: Sequence[AnyPass] = (
 )
 
 
-def training_passes(optimizer: Optimizer, calculus: bool = True, winograd: bool = True) -> list[AnyPass]:
+def training_passes(
+    optimizer: Optimizer, calculus: bool = True, winograd: Choose | None = choose_edge
+) -> list[AnyPass]:
     """Forward, backward, update."""
     clip = ClipGradients(optimizer.clip_norm, optimizer.clip_value)
     return [*filtering_passes(calculus), clip, AppendOptimizer(optimizer), *lowering_passes(winograd)]
 
 
-def gradient_passes(calculus: bool = True, winograd: bool = True) -> list[AnyPass]:
+def gradient_passes(calculus: bool = True, winograd: Choose | None = choose_edge) -> list[AnyPass]:
     """The same gradients, returned instead of applied."""
     return [*filtering_passes(calculus), *lowering_passes(winograd)]
 
@@ -71,12 +74,13 @@ def filtering_passes(calculus: bool) -> list[AnyPass]:
     return [each for each in FILTERING if calculus or not isinstance(each, CALCULUS)]
 
 
-def lowering_passes(winograd: bool) -> list[AnyPass]:
-    """Without Winograd: every convolution as its plain sum."""
-    return [each for each in LOWERING if winograd or not isinstance(each, Winograd)]
+def lowering_passes(winograd: Choose | None) -> list[AnyPass]:
+    """`winograd` chooses; without it, every convolution is its plain sum."""
+    chosen = [] if winograd is None else [Winograd(winograd)]
+    return [one for each in LOWERING for one in (chosen if isinstance(each, Winograd) else [each])]
 
 
-def prediction_passes(winograd: bool = True) -> list[AnyPass]:
+def prediction_passes(winograd: Choose | None = choose_edge) -> list[AnyPass]:
     """The forward pass alone."""
     return [StaticMoves(), Canonicalize(), *lowering_passes(winograd)]
 

@@ -8,6 +8,7 @@ channels are matrix products, one for each of the (m + 2)^2 positions of a tile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -39,6 +40,7 @@ class Transforms:
 
 # These round least of what is exact in binary: for m = 4, less than half the error of the usual 0, 1, -1, 2, -2.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
+EDGES = tuple(_POINTS)
 
 
 @cache
@@ -56,15 +58,40 @@ def transforms(edge: int) -> Transforms:
     )
 
 
-def choose_edge(size: tuple[int, int, int], channels: tuple[int, int]) -> int | None:
-    """The edge for an output of [N, H, W] with (in, out) channels; None where the plain convolution is as good.
+@dataclass(frozen=True)
+class Convolution:
+    """A 3x3 convolution of stride 1, which can be computed either way: all that decides which is faster."""
+
+    size: tuple[int, int, int]  # [N, H, W] of its output
+    channels: tuple[int, int]  # in, out
+    padding: tuple[int, int]
+    is_frozen: bool  # its weights are
+
+    @property
+    def key(self) -> str:
+        """By which trials know it."""
+        size, padding = ("x".join(map(str, each)) for each in (self.size, self.padding))
+        weights = "frozen" if self.is_frozen else "trained"
+        return f"conv 3x3 {size} {self.channels[0]}to{self.channels[1]} padding {padding} {weights}"
+
+    def is_prepared(self, edge: int) -> bool:
+        """Whether its weights are transformed at compile time."""
+        return self.is_frozen and is_prepared(edge, self.channels)
+
+
+Choose = Callable[[Convolution], int | None]  # the edge; None: the plain sum
+
+
+def choose_edge(convolution: Convolution) -> int | None:
+    """The edge, or None where the plain convolution is as good.
 
     Counted in multiply-adds: the products, the transforms of tiles and of weights, the traffic of weights.
     """
+    size, channels = convolution.size, convolution.channels
     pixels = size[0] * size[1] * size[2]
     count = channels[0] * channels[1]
     plain = count * KERNEL**2 * (pixels + _BALANCE)
-    costs = {edge: _cost(edge, size, channels) for edge in _POINTS}
+    costs = {edge: _cost(edge, size, channels) for edge in EDGES}
     best = min(costs, key=costs.__getitem__)
     return best if costs[best] * _WORTH < plain else None
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gfcompile.compiler import Job, Lowered
     from gfcompile.targets import Target
     from gfcompile.tuning.database import Database
+    from gfcompile.tuning.procedure import Procedure
     from gfcompile.tuning.status import Budget, Status
     from gfcompile.tuning.tasks import Task
     from gfcompile.tuning.trial import Runner
@@ -55,11 +56,13 @@ def check_budget(args: argparse.Namespace) -> None:
 
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
     """Before it is compiled, whose result is the command's."""
-    from gfcompile.compiler import lower_job
+    from gfcompile.compiler import lower_job, place
+    from gfcompile.tuning.tasks import step_tasks
 
     args.rpc = args.key = None
     lowered = lower_job(job, target.kind, progress=screen.progress)
-    return tune_tasks(_tasks_of(lowered, target, screen), target, args, read_budget(args), screen, False, lowered)
+    tasks = step_tasks(place(lowered, target, screen.progress))
+    return tune_tasks(tasks, target, args, read_budget(args), screen, False, lowered)
 
 
 def read_budget(args: argparse.Namespace) -> Budget:
@@ -87,9 +90,8 @@ def tune_tasks(
     What was found is then looked at inside the step, if that is known (`lowered`) and runs here.
     """
     from gfcompile.tuning.database import Database, user_path
-    from gfcompile.tuning.in_step import reject_slower
+    from gfcompile.tuning.procedure import Procedure
     from gfcompile.tuning.record import EMULATED
-    from gfcompile.tuning.session import Session
     from gfcompile.tuning.words import head_text, progress_text, summary_text
 
     path = args.db if args.db is not None else user_path()
@@ -110,39 +112,34 @@ def tune_tasks(
                 screen.say(f"{kernel.task.name}: {ratio:.2f}x")
 
     workers = max(1, len(os.sched_getaffinity(0)))
-    session = Session(tasks, target, database, runner, workers, show)
-    screen.say(head_text(session.status, target, runner.kind, path, budget))
-    status, rejected = session.status, []
+    local = args.rpc is None
+    procedure = Procedure(tasks, target, database, runner, workers, lowered, local, show, screen.progress)
+    screen.say(head_text(procedure, path, budget))
     try:
-        with _noting_interrupts(status):
-            session.run(budget)
-            if lowered is not None and args.rpc is None and runner.kind != EMULATED and not status.interrupted:
-                screen.progress("looking at what is faster inside the step")
-                rejected = reject_slower(lowered, target, database)
-                session.choose_again()
+        with _noting_interrupts(procedure):
+            procedure.run(budget)
     except KeyboardInterrupt:
-        status.interrupted = True
+        procedure.interrupt()
     finally:
         runner.close()
     screen.clear()
-    code = INTERRUPTED if status.interrupted else OK
     if as_json:
-        about = {"database": str(path), "numbers_are": runner.kind, "interrupted": code != OK, "rejected": rejected}
-        screen.result(json.dumps({**about, **_as_mapping(status)}, indent=1))
+        about = {"database": str(path), "numbers_are": runner.kind, "interrupted": procedure.interrupted}
+        screen.result(json.dumps({**about, **_as_mapping(procedure)}, indent=1))
     else:
-        screen.say(summary_text(status, runner.kind, path, code != OK, rejected))
-    return code
+        screen.say(summary_text(procedure, path))
+    return INTERRUPTED if procedure.interrupted else OK
 
 
 @contextmanager
-def _noting_interrupts(status: Status) -> Iterator[None]:
+def _noting_interrupts(procedure: Procedure) -> Iterator[None]:
     """Python drops an interrupt that comes while an object is being freed, and TVM frees many: it is noted as well."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def note(_number: int, _frame: object) -> None:
-        status.interrupted = True
+        procedure.interrupt()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, note)
@@ -172,7 +169,7 @@ def _rank_tasks(
 
 def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task], Lowered | None]:
     from gfcompile.cli.commands import find_machine, make_job
-    from gfcompile.tuning.tasks import read_tasks
+    from gfcompile.tuning.tasks import read_tasks, step_tasks
 
     screen.progress("starting", transient=True)
     folder = Path(args.model)
@@ -182,20 +179,13 @@ def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[
         manifest = read_manifest(folder)
         args.target = args.target or manifest["target"]
         return find_machine(args), read_tasks(folder), None
-    from gfcompile.compiler import lower_job
+    from gfcompile.compiler import lower_job, place
 
     args.target = args.target or "native"
     target = find_machine(args)
     job, _, _ = make_job(args, screen)
     lowered = lower_job(job, target.kind, progress=screen.progress)
-    return target, _tasks_of(lowered, target, screen), lowered
-
-
-def _tasks_of(lowered: Lowered, target: Target, screen: Screen) -> list[Task]:
-    from gfcompile.compiler import place
-    from gfcompile.tuning.tasks import list_tasks
-
-    return list_tasks(planned.program for planned in place(lowered, target, screen.progress).programs.values())
+    return target, step_tasks(place(lowered, target, screen.progress)), lowered
 
 
 def _find_runner(args: argparse.Namespace, target: Target) -> Runner:
@@ -270,7 +260,8 @@ def _opened(path: Path) -> Database:
     return Database.open(path, must_exist=True)
 
 
-def _as_mapping(status: Status) -> dict[str, Any]:
+def _as_mapping(procedure: Procedure) -> dict[str, Any]:
+    status, algorithms = procedure.status, procedure.algorithms.status
     rows = [
         {
             "kernel": kernel.task.name,
@@ -281,4 +272,11 @@ def _as_mapping(status: Status) -> dict[str, Any]:
         }
         for kernel in status.kernels
     ]
-    return {"trials": status.trials, "ratio": status.ratio, "kernels": rows}
+    chosen = {kernel.task.name: kernel.template for kernel in algorithms.kernels}
+    return {
+        "trials": status.trials + algorithms.trials,
+        "ratio": status.ratio,
+        "kernels": rows,
+        "algorithms": chosen,
+        "rejected": procedure.rejected,
+    }

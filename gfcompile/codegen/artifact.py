@@ -37,7 +37,7 @@ from gfcompile.runtime.manifest import SELFTEST
 from gfcompile.selftest import make_selftest
 from gfcompile.step import Role
 from gfcompile.targets import Target
-from gfcompile.tuning.tasks import KERNELS, list_tasks, write_tasks
+from gfcompile.tuning.tasks import KERNELS, step_tasks, write_tasks
 
 FORMAT = 1
 LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
@@ -126,8 +126,7 @@ def build(
         progress("writing the artifact")
         _write_tensors(analysis, folder)
         _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
-        tasks = list_tasks(planned.program for planned in analysis.programs.values())
-        dumps = {**dumps, KERNELS: write_tasks(tasks)}
+        dumps = {**dumps, KERNELS: write_tasks(step_tasks(analysis))}
         if sources.cuda is not None:
             dumps = {**dumps, "kernels.cu": sources.cuda.source.encode()}
         for name, content in dumps.items():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.passes.winograd import find_open
 from gfcompile.report.units import by_x
+from gfcompile.tuning.keys import target_key
+from gfcompile.winograd import choose_edge
 
 if TYPE_CHECKING:
     from gfcompile.codegen.schedules.choices import Decisions
@@ -14,7 +17,7 @@ COLUMNS = ("kernel", "times faster when it was tuned, measured", "template", "de
 
 
 def make_tuning(analysis: Analysis) -> dict[str, Any]:
-    """Of the training program: how many kernels it has, and those that were tuned."""
+    """Of the training program: how many kernels it has, those that were tuned, and what trials computed otherwise."""
     functions = analysis.programs["train"].program.functions
     tuned = {name: analysis.scheduler(function).tuned for name, function in functions.items()}
     return {
@@ -32,8 +35,21 @@ def make_tuning(analysis: Analysis) -> dict[str, Any]:
             for name, record in tuned.items()
             if record is not None
         ],
+        "algorithms": _follow_algorithms(analysis),
         "problems": analysis.scheduler.tuning.problems,
     }
+
+
+def _follow_algorithms(analysis: Analysis) -> list[dict[str, Any]]:
+    """The convolutions that are computed otherwise than counting would have them."""
+    machine, known = target_key(analysis.scheduler.target), analysis.scheduler.tuning
+    sites = {site.convolution: site.edge for site in find_open(analysis.steps["train"])}
+    found = {each: known.best(each.key, machine) for each, edge in sites.items() if edge != choose_edge(each)}
+    return [
+        {"convolution": each.key, "algorithm": record.template, "ratio": record.ratio}
+        for each, record in found.items()
+        if record is not None
+    ]
 
 
 def tuning_lines(tuning: dict[str, Any]) -> list[str]:
@@ -48,6 +64,8 @@ def tuning_lines(tuning: dict[str, Any]) -> list[str]:
         lines.append(f"tuned: {len(tuned)} of {tuning['kernels']} kernels follow trials of {when} on {where}")
     else:
         lines.append(f"tuned: none of {tuning['kernels']} kernels; gfcompile tune measures what is faster")
+    for row in tuning["algorithms"]:
+        lines.append(f"{row['convolution']}: {row['algorithm']}, measured to be {row['ratio']:.2f}x faster")
     return [*lines, *tuning["problems"]]
 
 

@@ -20,11 +20,10 @@ import tvm
 from tvm import tirx
 
 from gfcompile.codegen.link import require_linker
-from gfcompile.codegen.schedules import schedule
 from gfcompile.codegen.schedules.choices import Option
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
-from gfcompile.tuning.space import Candidate, Drawn, draw
+from gfcompile.tuning.space import Candidate, Drawn, draw, draw_untuned
 from gfcompile.tuning.trial import REFERENCE, Kind, TrialFailed, TrialKernel, build_trial, compile_for_trial
 
 Make = Callable[[tirx.PrimFunc, Target, Candidate], Drawn]  # a function of a module: workers import it
@@ -208,7 +207,8 @@ class _Builder:
             reference = self._reference(order.function_json)
             function = tvm.ir.load_json(order.function_json)
             drawn = recipe.make(function, recipe.target, order.candidate)
-            path = build_trial(function, drawn.function, reference, recipe.target, folder, recipe.kind)
+            target, kind = recipe.target, recipe.kind
+            path = build_trial(function, drawn.function, reference, target, folder, kind, drawn.prepare)
             return Built(path, drawn.candidate, drawn.options)
         except TrialFailed as failure:
             return failure
@@ -219,16 +219,16 @@ class _Builder:
         """Compiled by the first worker that needs it, or by two at a time: they write the same. A GPU's is not."""
         digest = hashlib.sha256(function_json.encode()).hexdigest()
         if digest not in self._references:
-            scheduled = schedule(tvm.ir.load_json(function_json), self._recipe.target)
-            self._references[digest] = self._compile_reference(scheduled, digest)
+            untuned = draw_untuned(tvm.ir.load_json(function_json), self._recipe.target)
+            self._references[digest] = self._compile_reference(untuned, digest)
         return self._references[digest]
 
-    def _compile_reference(self, scheduled: tirx.PrimFunc, digest: str) -> TrialKernel | tirx.PrimFunc:
+    def _compile_reference(self, untuned: Drawn, digest: str) -> TrialKernel | tirx.PrimFunc:
         if self._recipe.target.kind == "cuda":
-            return scheduled
+            return untuned.function
         folder = self._recipe.folder / f"reference-{digest[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
-        return compile_for_trial(scheduled, REFERENCE, self._recipe.target, folder)
+        return compile_for_trial(untuned.function, REFERENCE, self._recipe.target, folder, untuned.prepare)
 
 
 def _last_words(error: Exception) -> str:

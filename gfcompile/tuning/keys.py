@@ -6,6 +6,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi import structural_hash
 
+from gfcompile.codegen.kernels.open_convolution import read_open
 from gfcompile.codegen.schedules.choices import TEMPLATES
 from gfcompile.targets import Target
 
@@ -14,7 +15,11 @@ def kernel_hash(function: tirx.PrimFunc) -> str:
     """Of the unscheduled kernel: equal for those that do the same, whatever their names (as `scheduling.kernel_key`).
 
     64 bits: two kernels that shared them would share decisions, which are never wrong, only slow or no option.
+    An open convolution is known by its shape.
     """
+    convolution = read_open(function)
+    if convolution is not None:
+        return convolution.key
     return f"{structural_hash(function.without_attr('global_symbol')) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 

@@ -31,8 +31,9 @@ MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel
 _BATCH = 8
 _TIMEOUT = 20.0  # seconds, for kernels that take milliseconds
 _CONFIRMING = 5  # further runs of a trial that looks best, before it is believed
-_PATIENCE = 4  # such batches in a row end its search
+_OPEN_PATIENCE = 2  # of an open convolution: which algorithm shows early, and the step's own kernels follow
 _PAUSE, _MOST_PAUSE = 2.0, 120.0  # seconds, while the machine cools down
+_MUCH = 1.2  # a ratio that is news to kernels of other shapes
 _LEAST_SHARE = 0.002  # of the kernels' time: what takes less is left alone
 
 
@@ -57,13 +58,23 @@ class Session:
             templates = list_templates(task.function, target) if task.calls else []
             if templates:
                 kernel = Tuned(task, templates[0], Search(templates, seed=len(self._kernels)))
+                if task.is_open:
+                    kernel.patience = _OPEN_PATIENCE
                 self._recall(kernel)
                 self._kernels.append(kernel)
         self.status = Status(self._kernels)
 
     def run(self, budget: Budget) -> None:
         status = self.status
-        status.budget, status.started = budget, time.monotonic()
+        status.budget, status.started, status.ended = budget, time.monotonic(), None
+        try:
+            self._spend(status)
+        finally:
+            status.ended = time.monotonic()
+        status.kernel = None
+        self._show(status)
+
+    def _spend(self, status: Status) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="gfcompile-tune-") as folder,
             BuildPool(self._target, self._workers, Path(folder), self._runner.form, self._make) as pool,
@@ -71,7 +82,7 @@ class Session:
             self._measure_untuned(pool, status)
             total = status.untuned_seconds
             while not status.is_over:
-                open_ = [each for each in self._kernels if each.stale < _PATIENCE]
+                open_ = [each for each in self._kernels if each.stale < each.patience]
                 open_ = [each for each in open_ if each.seconds > _LEAST_SHARE * total]
                 if not open_:
                     break
@@ -79,8 +90,15 @@ class Session:
                 self._show(status)
                 self._cool_down()
                 self._try_batch(pool, status, status.kernel)
-        status.kernel = None
-        self._show(status)
+
+    def learn(self, other: Session) -> None:
+        """Begin with what another session found best for kernels with the same choices."""
+        for found in other.status.kernels:
+            if found.best is None or found.template != found.usual.candidate.template:
+                continue
+            for kernel in self._kernels:
+                if kernel.usual.options == found.usual.options:
+                    kernel.search.hint(Candidate(kernel.usual.candidate.template, found.best.decisions))
 
     def choose_again(self) -> None:
         """After records were taken back."""
@@ -133,7 +151,7 @@ class Session:
             if record.failure is None and record.reference_seconds is not None:
                 kernel.seconds = record.reference_seconds * kernel.task.calls
             else:
-                kernel.stale, kernel.problem = _PATIENCE, record.failure  # it stays as it is
+                kernel.stale, kernel.problem = kernel.patience, record.failure  # it stays as it is
         problems = [f"{kernel.task.name}: {kernel.problem}" for kernel in self._kernels if kernel.problem is not None]
         if problems and not status.untuned_seconds:
             raise UserError(f"tune: no kernel can be measured, even untuned; of the first: {problems[0]}")
@@ -149,14 +167,20 @@ class Session:
         self._choose_best(kernel)
         kernel.stale = kernel.stale + 1 if kernel.best == before else 0
         if kernel.best is not None and kernel.best != before:
-            self._hint(kernel, Candidate(kernel.best.template, kernel.best.decisions))
+            self._hint(kernel, kernel.best)
         if not candidates:
-            kernel.stale = _PATIENCE  # all of its space is known
+            kernel.stale = kernel.patience  # all of its space is known
 
-    def _hint(self, found: Tuned, candidate: Candidate) -> None:
-        """What is best for a kernel is tried next on those that are alike: the same choices, another epilogue, say."""
+    def _hint(self, found: Tuned, best: Record) -> None:
+        """What is best for a kernel is tried next on those that are alike: the same choices, another epilogue, say.
+
+        What gains much is tried on all kernels of its template, which take of it what is an option there.
+        """
+        candidate = Candidate(best.template, best.decisions)
         for kernel in self._kernels:
-            if kernel is not found and kernel.usual.options == found.usual.options and kernel.search.hint(candidate):
+            is_alike = kernel.usual.options == found.usual.options
+            is_near = sure_ratio(best) >= _MUCH and kernel.usual.candidate.template == best.template
+            if kernel is not found and (is_alike or is_near) and kernel.search.hint(candidate):
                 kernel.stale = 0
 
     def _try(self, pool: BuildPool, kernel: Tuned, candidates: Sequence[Candidate]) -> list[Record]:

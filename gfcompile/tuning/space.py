@@ -1,18 +1,32 @@
-"""The space of a kernel: every template that takes it, and in each of them every choice it leaves."""
+"""The space of a kernel: every template that takes it, and in each of them every choice it leaves.
+
+Of a convolution that is open, its algorithms stand in the place of templates, each with the choices of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
-from gfcompile.codegen.schedules import choose_schedule, find_workspace, finish, is_scheduled, rules_for, start
+from gfcompile.codegen.kernels.open_convolution import compute_by, read_open
+from gfcompile.codegen.schedules import (
+    choose_schedule,
+    find_workspace,
+    finish,
+    is_scheduled,
+    rules_for,
+    schedule,
+    start,
+)
 from gfcompile.codegen.schedules.choices import Choices, Decisions, Option
 from gfcompile.targets import Target
+from gfcompile.tuning.algorithms import ALGORITHMS, name_of
+from gfcompile.winograd import Convolution, choose_edge
 
 _Option = TypeVar("_Option", bound=Option)
 # the templates worth trying on what the compiler gives to one; those that are missing here ask for nothing
@@ -44,11 +58,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A candidate as it came out: every choice that was asked, with its options, and the scheduled kernel."""
+    """A candidate as it came out: every choice that was asked, with its options, and the scheduled kernel.
+
+    `prepare`, where there is one, makes of its weights what the kernel takes in their place, once.
+    """
 
     candidate: Candidate
     options: Mapping[str, tuple[Option, ...]]
     function: tirx.PrimFunc
+    prepare: tirx.PrimFunc | None = None
 
 
 class Sampled(Choices):
@@ -89,6 +107,9 @@ def schedule_function(
 
 def draw(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn:
     """Schedule the kernel so; a ScheduleError where that cannot be, or would take too much memory."""
+    convolution = read_open(function)
+    if convolution is not None:
+        return _draw_open(convolution, target, candidate)
     found: list[Sampled] = []
     sch = start(function)
     schedule_function(candidate, target, found.append)(sch)
@@ -99,13 +120,31 @@ def draw(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn
     return Drawn(Candidate(candidate.template, dict(choices.decisions)), choices.options, scheduled)
 
 
+def _draw_open(convolution: Convolution, target: Target, candidate: Candidate) -> Drawn:
+    if candidate.template not in ALGORITHMS:
+        raise ScheduleError(f"'{candidate.template}' is no algorithm of a convolution")
+    way = compute_by(convolution, ALGORITHMS[candidate.template])
+    template, _ = choose_schedule(way.function, target)
+    drawn = draw(way.function, target, Candidate(template, candidate.decisions))
+    prepare = None if way.prepare is None else schedule(way.prepare, target)
+    return replace(drawn, candidate=Candidate(candidate.template, drawn.candidate.decisions), prepare=prepare)
+
+
+def draw_untuned(function: tirx.PrimFunc, target: Target) -> Drawn:
+    """The kernel as the compiler makes it: what candidates are compared with."""
+    convolution = read_open(function)
+    if convolution is not None:
+        return _draw_open(convolution, target, Candidate(name_of(choose_edge(convolution))))
+    template, scheduled = choose_schedule(function, target)
+    return Drawn(Candidate(template), {}, scheduled)
+
+
 def list_templates(function: tirx.PrimFunc, target: Target) -> list[Drawn]:
     """The kernel as each template worth trying makes it unasked, the compiler's own first; none without choices."""
     if is_scheduled(function):
         return []
-    usual, _ = choose_schedule(function, target)
     found = []
-    for template in _TRIED.get(usual, ()):
+    for template in _templates(function, target):
         try:
             drawn = draw(function, target, Candidate(template))
         except ScheduleError:
@@ -113,3 +152,11 @@ def list_templates(function: tirx.PrimFunc, target: Target) -> list[Drawn]:
         if any(len(options) > 1 for options in drawn.options.values()):
             found.append(drawn)
     return found
+
+
+def _templates(function: tirx.PrimFunc, target: Target) -> Sequence[str]:
+    convolution = read_open(function)
+    if convolution is None:
+        return _TRIED.get(choose_schedule(function, target)[0], ())
+    counted = name_of(choose_edge(convolution))
+    return sorted(ALGORITHMS, key=lambda name: name != counted)

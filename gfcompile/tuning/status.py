@@ -20,6 +20,15 @@ class Budget:
     trials: int | None = None
     seconds: float | None = None
 
+    def part(self, share: float) -> Budget:
+        """Of whatever there is of it."""
+        trials = None if self.trials is None else int(share * self.trials)
+        return Budget(trials, None if self.seconds is None else share * self.seconds)
+
+    def without(self, spent: Status) -> Budget:
+        trials = None if self.trials is None else max(0, self.trials - spent.trials)
+        return Budget(trials, None if self.seconds is None else max(0.0, self.seconds - spent.seconds))
+
 
 @dataclass
 class Tuned:
@@ -34,12 +43,18 @@ class Tuned:
     trials: int = 0
     failures: int = 0
     stale: int = 0  # batches since something better was found
+    patience: int = 4  # such batches in a row end its search
     problem: str | None = None  # why not even the untuned kernel can be measured
 
     @property
     def gained(self) -> float:
         """Seconds of a step, by the best record."""
         return self.seconds * (1 - 1 / self.best.ratio) if self.best is not None and self.best.ratio else 0.0
+
+    @property
+    def template(self) -> str:
+        """By which it is computed: the best one's, or as ever."""
+        return self.best.template if self.best is not None else self.usual.candidate.template
 
     @property
     def claim(self) -> float:
@@ -53,6 +68,7 @@ class Status:
     kernels: list[Tuned]
     budget: Budget = field(default_factory=Budget)
     started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
     trials: int = 0
     kernel: Tuned | None = None
     interrupted: bool = False  # no further batch begins
@@ -69,7 +85,7 @@ class Status:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     @property
     def is_over(self) -> bool:

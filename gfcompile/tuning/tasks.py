@@ -9,13 +9,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import tirx
 
+from gfcompile.codegen.kernels.open_convolution import read_open, write_open
 from gfcompile.codegen.program import Program
 from gfcompile.errors import UserError
+from gfcompile.passes.winograd import find_open
+from gfcompile.step import Step
 from gfcompile.tuning.keys import kernel_hash
+
+if TYPE_CHECKING:
+    from gfcompile.compiler import Analysis
 
 KERNELS = "kernels.json.gz"  # in an artifact's folder of graphs
 _TRAINING = ("train", "train_features")
@@ -29,6 +36,24 @@ class Task:
     name: str
     function: tirx.PrimFunc
     calls: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stands for a convolution whose algorithm is to be chosen, and not for a kernel of the step."""
+        return read_open(self.function) is not None
+
+
+def step_tasks(analysis: Analysis) -> list[Task]:
+    """All that a step leaves to trials: algorithms, where they are open, and kernels."""
+    is_open = analysis.job.winograd and analysis.scheduler.target.kind == "cpu"
+    open_ones = list_open(analysis.steps["train"]) if is_open else []
+    return [*open_ones, *list_tasks(planned.program for planned in analysis.programs.values())]
+
+
+def list_open(train: Step) -> list[Task]:
+    """The step's convolutions that Winograd's filtering can compute, one of each shape."""
+    counts = Counter(site.convolution for site in find_open(train))
+    return [Task(each.key, each.key, write_open(each), count) for each, count in counts.items()]
 
 
 def list_tasks(programs: Iterable[Program]) -> list[Task]:

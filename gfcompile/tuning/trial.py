@@ -22,6 +22,7 @@ from tvm_ffi import structural_walk
 
 from gfcompile.codegen.build import compile_kernel
 from gfcompile.codegen.cuda.module import compile_module
+from gfcompile.codegen.kernels.open_convolution import WEIGHTS
 from gfcompile.codegen.link import RUNTIME, ZIG, link_executable, link_shared
 from gfcompile.codegen.schedules import Workspace, find_workspace
 from gfcompile.errors import ContractError
@@ -74,15 +75,32 @@ class TrialKernel:
     object: Path  # of a GPU's kernels the C that launches them
     workspace: Workspace
     takes_workspace: bool = False  # as one more argument
+    prepare: Path | None = None  # runs once, before: what it makes of the weights is taken in their place
+    prepared_bytes: int = 0
+
+    @property
+    def objects(self) -> list[Path]:
+        return [self.object] if self.prepare is None else [self.object, self.prepare]
 
 
-def compile_for_trial(scheduled: tirx.PrimFunc, role: Role, target: Target, folder: Path) -> TrialKernel:
-    """The kernel's object in `folder`, complete whenever it is there: several processes may be writing the same."""
-    path = folder / f"{role}.o"
-    being_written = folder / f"{role}.{os.getpid()}.o"
-    compile_kernel(scheduled, _symbol(role), tvm.target.Target(target.tvm), being_written, noalias=True)
-    being_written.rename(path)
-    return TrialKernel(path, find_workspace(scheduled))
+def compile_for_trial(
+    scheduled: tirx.PrimFunc, role: Role, target: Target, folder: Path, prepare: tirx.PrimFunc | None = None
+) -> TrialKernel:
+    """The kernel's objects in `folder`, complete whenever they are there: several processes may write the same."""
+    kernel = TrialKernel(_compile(scheduled, _symbol(role), folder / f"{role}.o", target), find_workspace(scheduled))
+    if prepare is None:
+        return kernel
+    both = (kernel.workspace, find_workspace(prepare))
+    workspace = Workspace(max(each.shared for each in both), max(each.each for each in both))
+    made = _compile(prepare, _prepare_symbol(role), folder / f"{role}_prepare.o", target)
+    size = 4 * prod(int(extent) for extent in prepare.params[-1].shape)
+    return replace(kernel, workspace=workspace, prepare=made, prepared_bytes=size)
+
+
+def _compile(scheduled: tirx.PrimFunc, symbol: str, path: Path, target: Target) -> Path:
+    being_written = path.with_suffix(f".{os.getpid()}.o")
+    compile_kernel(scheduled, symbol, tvm.target.Target(target.tvm), being_written, noalias=True)
+    return being_written.rename(path)
 
 
 def build_trial(
@@ -92,6 +110,7 @@ def build_trial(
     target: Target,
     folder: Path,
     kind: Kind = "program",
+    prepare: tirx.PrimFunc | None = None,
 ) -> Path:
     """The trial, linked, in `folder`, which is its own. `function` is the kernel before any schedule."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +118,7 @@ def build_trial(
         if not isinstance(reference, tirx.PrimFunc):
             raise ContractError("a GPU's reference is compiled with its candidate: give it as it is scheduled")
         return link_trial(function, *compile_pair(candidate, reference, target, folder), target, folder, kind)
-    made = compile_for_trial(candidate, CANDIDATE, target, folder)
+    made = compile_for_trial(candidate, CANDIDATE, target, folder, prepare)
     if isinstance(reference, tirx.PrimFunc):
         reference = compile_for_trial(reference, REFERENCE, target, folder)
     return link_trial(function, made, reference, target, folder, kind)
@@ -134,7 +153,7 @@ def link_trial(
     table, built = folder / "table.c", folder / NAMES[kind]
     table.write_text(_write_table(function, candidate, reference))
     sources = [table, *(RUNTIME / name for name in (*_HARNESS, *_RUNTIME, _DEVICE[target.kind]))]
-    objects = list(dict.fromkeys([candidate.object, reference.object]))
+    objects = list(dict.fromkeys([*candidate.objects, *reference.objects]))
     if kind == "library":
         link_shared([*sources, RUNTIME / "trial/gf_trial_rpc.c"], objects, built, target)
         return built
@@ -175,6 +194,10 @@ def _symbol(role: Role) -> str:
     return f"gf_trial_{role}_kernel"
 
 
+def _prepare_symbol(role: Role) -> str:
+    return f"gf_trial_{role}_prepare"
+
+
 def _write_table(function: tirx.PrimFunc, candidate: TrialKernel, reference: TrialKernel) -> str:
     """What the harness must know: the operands, and each kernel with its workspaces."""
     operands = _describe_operands(function)
@@ -187,18 +210,29 @@ def _write_table(function: tirx.PrimFunc, candidate: TrialKernel, reference: Tri
         "};",
     ]
     for role, kernel in ((CANDIDATE, candidate), (REFERENCE, reference)):
-        count = len(operands) + kernel.takes_workspace
-        parameters = ", ".join(["void *"] * count)
-        passed = ", ".join(f"operands[{index}]" for index in range(count))
-        # Hidden: a process may have loaded several trials, each with kernels of these names.
+        passed = list(range(len(operands) + kernel.takes_workspace))
+        prepare, prepared = "NULL", len(operands) + 1
+        if kernel.prepare is not None:
+            passed[WEIGHTS], prepare = prepared, f"prepare_{role}"
+            lines += ["", *_write_call(prepare, _prepare_symbol(role), [WEIGHTS, prepared])]
         lines += [
             "",
-            f'__attribute__((visibility("hidden"))) int {_symbol(role)}({parameters});',
-            f"static int run_{role}(void *const *operands) {{ return {_symbol(role)}({passed}); }}",
+            *_write_call(f"run_{role}", _symbol(role), passed),
             f"const gf_trial_kernel gf_trial_{role} = {{",
-            f'  "{role}", run_{role}, {kernel.workspace.shared}, {kernel.workspace.each}}};',
+            f'  "{role}", run_{role}, {kernel.workspace.shared}, {kernel.workspace.each},',
+            f"  {prepare}, {kernel.prepared_bytes}}};",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _write_call(name: str, symbol: str, passed: Sequence[int]) -> list[str]:
+    """Hidden: a process may have loaded several trials, each with kernels of these names."""
+    parameters = ", ".join(["void *"] * len(passed))
+    arguments = ", ".join(f"operands[{index}]" for index in passed)
+    return [
+        f'__attribute__((visibility("hidden"))) int {symbol}({parameters});',
+        f"static int {name}(void *const *operands) {{ return {symbol}({arguments}); }}",
+    ]
 
 
 def _describe_operands(function: tirx.PrimFunc) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gfcompile.report.summary import text_table
 from gfcompile.report.tuning import in_words
-from gfcompile.targets import Target
 from gfcompile.tuning.database import user_path
+from gfcompile.tuning.procedure import Procedure
 from gfcompile.tuning.ranking import Ranking
 from gfcompile.tuning.record import EMULATED
 from gfcompile.tuning.status import Budget, Status, Tuned
@@ -18,12 +18,15 @@ _SHOWN = 16
 _MINUTE = 60
 
 
-def head_text(status: Status, target: Target, kind: str, path: Path, budget: Budget) -> str:
+def head_text(procedure: Procedure, path: Path, budget: Budget) -> str:
+    status, target, kind = procedure.status, procedure.target, procedure.runner.kind
     known = sum(kernel.known for kernel in status.kernels)
+    shapes = len(procedure.algorithms.status.kernels)
+    first = f", first the algorithms of convolutions of {shapes} shape{'s' * (shapes > 1)}" if shapes else ""
     limits = [f"{budget.trials} trials"] if budget.trials is not None else []
     limits += [f"{budget.seconds / _MINUTE:g} minutes"] if budget.seconds is not None else []
     lines = [
-        f"tuning {len(status.kernels)} kernels for {target.name}, {' or '.join(limits)}; trials are {kind}",
+        f"tuning {len(status.kernels)} kernels for {target.name}, {' or '.join(limits)}{first}; trials are {kind}",
         f"trials are kept in {path}" + (f", {known} of these kernels are there already" if known else ""),
     ]
     if kind == EMULATED:
@@ -43,9 +46,8 @@ def progress_text(status: Status) -> str:
     return f"tuning: trial {status.trials}, kernels {status.ratio:.3f}x faster{end}; now {kernel.task.name} ({best})"
 
 
-def summary_text(
-    status: Status, kind: str, path: Path, interrupted: bool, rejected: Sequence[tuple[str, float]] = ()
-) -> str:
+def summary_text(procedure: Procedure, path: Path) -> str:
+    status, algorithms, kind = procedure.status, procedure.algorithms.status, procedure.runner.kind
     kernels = sorted(status.kernels, key=lambda kernel: -kernel.seconds)
     total = status.untuned_seconds
     measured = [kernel for kernel in kernels if kernel.seconds]
@@ -53,14 +55,17 @@ def summary_text(
     rest = len(measured) - len(rows)
     more = [f"... and {rest} that take less"] if rest > 0 else []
     more += [f"{kernel.task.name} stays as it is: {kernel.problem}" for kernel in kernels if kernel.problem is not None]
-    more += [f"{name}: faster by itself, {times:.2f}x in the step; taken back" for name, times in rejected]
+    more += [_algorithm_line(each, kind) for each in algorithms.kernels]
+    back = "faster by itself, not surely in the step"
+    more += [f"{name}: {back} ({times:.2f}x); taken back" for name, times in procedure.rejected]
     better = sum(kernel.best is not None for kernel in kernels)
-    trials = f"{status.trials} trials in {status.seconds / _MINUTE:.1f} minutes"
+    spent = sum(each.seconds for each in (status, algorithms) if each.trials)
+    trials = f"{status.trials + algorithms.trials} trials in {spent / _MINUTE:.1f} minutes"
     if kind == EMULATED:
         found = f"{better} of {len(kernels)} kernels looked faster in an emulator, which says nothing of a board"
     else:
         found = f"{better} of {len(kernels)} kernels are faster; all of them together {status.ratio:.3f}x, {kind}"
-    if interrupted:
+    if procedure.interrupted:
         end = "stopped; the same command goes on from here"
     elif kind == EMULATED:
         end = "the compiler does not follow it"
@@ -89,6 +94,14 @@ def ranking_text(ranking: Ranking, path: Path) -> str:
     ]
     table = text_table(("kernel", "candidates", "refused", "score", "best by the model"), rows)
     return f"{table}\n\n{ranking.note}\n{path}: kept as ranked; the compiler does not follow these"
+
+
+def _algorithm_line(convolution: Tuned, kind: str) -> str:
+    counted = convolution.usual.candidate.template
+    if convolution.template == counted or kind == EMULATED:
+        return f"{convolution.task.name}: {counted}, as counted"
+    ratio = convolution.best.ratio if convolution.best is not None else None
+    return f"{convolution.task.name}: {convolution.template}, {ratio:.2f}x faster than {counted}"
 
 
 def _row(kernel: Tuned, total: float, kind: str) -> Sequence[str]:

@@ -21,7 +21,7 @@ from gfcompile.codegen.schedules.workspace import COMPACT
 from gfcompile.layouts import WeightLayout
 from gfcompile.ops import gf
 from gfcompile.targets import find_target
-from gfcompile.winograd import choose_edge, transforms
+from gfcompile.winograd import Convolution, choose_edge, transforms
 from tests.codegen.test_kernels import normal, run
 from tests.codegen.test_schedules import execute, fuse, kernel
 
@@ -190,7 +190,10 @@ def test_blocking_gives_every_core_work_and_covers_the_grid() -> None:
 
 
 def test_is_chosen_where_it_pays() -> None:
-    assert choose_edge((8, 56, 56), (64, 64)) == 4
-    assert choose_edge((8, 14, 14), (256, 256)) == 4
-    assert choose_edge((1, 7, 7), (512, 512)) is None  # few tiles: the weights are all the work
-    assert choose_edge((8, 112, 112), (8, 8)) is None  # few channels: the transforms are all the work
+    def chosen(size: tuple[int, int, int], channels: int) -> int | None:
+        return choose_edge(Convolution(size, (channels, channels), (1, 1), is_frozen=True))
+
+    assert chosen((8, 56, 56), 64) == 4
+    assert chosen((8, 14, 14), 256) == 4
+    assert chosen((1, 7, 7), 512) is None  # few tiles: the weights are all the work
+    assert chosen((8, 112, 112), 8) is None  # few channels: the transforms are all the work

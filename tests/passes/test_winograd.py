@@ -92,5 +92,5 @@ def test_leaves_a_step_that_updates_statistics() -> None:
 
 
 def test_can_be_left_out() -> None:
-    for passes in (pipeline.prediction_passes(winograd=False), pipeline.gradient_passes(winograd=False)):
+    for passes in (pipeline.prediction_passes(winograd=None), pipeline.gradient_passes(winograd=None)):
         assert not any(isinstance(each, Winograd) for each in passes)

@@ -108,7 +108,7 @@ def test_every_shipped_database_is_whole_and_measured() -> None:
 def test_of_several_trials_of_one_candidate_the_latest_counts(tmp_path: Path) -> None:
     """Wherever it stands: files are merged in any order."""
     other = trial(decisions={"tile": (2, 8)}, ratio=1.5)
-    taken_back = trial(failure="slower in its step: 0.90x", ratio=0.9, date="2026-01-01T00:00:00+00:00")
+    taken_back = trial(failure="not surely faster in its step: 0.90x", ratio=0.9, date="2026-01-01T00:00:00+00:00")
     database = fill(tmp_path / "t.jsonl", taken_back, trial(), other)
     assert database.best(KERNEL, TARGET) == other
     again = trial(ratio=3.0, date="2026-01-02T00:00:00+00:00")

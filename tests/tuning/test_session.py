@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tvm
 from tvm import tirx
 
 from gfcompile.errors import UserError
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning import session as session_module
 from gfcompile.tuning import status as status_module
-from gfcompile.tuning.builders import Built, Make
+from gfcompile.tuning.builders import Make
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
@@ -24,21 +23,14 @@ from gfcompile.tuning.session import Session, compare
 from gfcompile.tuning.space import Candidate, draw, list_templates
 from gfcompile.tuning.status import Budget, Status
 from gfcompile.tuning.tasks import Task
-from gfcompile.tuning.trial import Kind, Measurement, TrialFailed
+from gfcompile.tuning.trial import Measurement, TrialFailed
 from tests.tuning.kernels import convolution, product, scaled
 from tests.tuning.makers import ABORTING_TURNS, WRONG_TURNS, make_flawed
 from tests.tuning.records import trial
+from tests.tuning.stand_ins import SECONDS, Runner, Table, measured, stand_in
 
 NATIVE = find_target("native")
 USUAL = list_templates(product(), NATIVE)[0].candidate
-Table = Callable[[Candidate, int], Measurement]  # of a candidate, and how often it ran before
-SECONDS = 0.01  # of the untuned kernel
-
-
-def measured(ratio: float, spread: float = 0.0, error: float = 0.0) -> Measurement:
-    """A run of four turns, whose middle half is so wide."""
-    turns = (ratio - spread, ratio, ratio, ratio + spread)
-    return Measurement(error, tuple(SECONDS / each for each in turns), (SECONDS,) * 4)
 
 
 def same_speed(_candidate: Candidate, _before: int) -> Measurement:
@@ -47,70 +39,6 @@ def same_speed(_candidate: Candidate, _before: int) -> Measurement:
 
 def by_turns(ratios: dict[int, float]) -> Table:
     return lambda candidate, _: measured(ratios.get(int(candidate.decisions.get("turns", 0)), 1.0))
-
-
-class Pool:
-    """Draws candidates where a real pool builds them; the file names what it is."""
-
-    def __init__(self, target: Target, workers: int, folder: Path, form: Kind, make: Make) -> None:
-        self._target, self._folder, self._make = target, folder, make
-        self._results: list[tuple[Candidate, Built | TrialFailed]] = []
-        self.built: dict[Path, Candidate] = {}
-        self.left: list[Candidate] = []  # when it was closed
-        self.count = 0
-
-    def submit(self, key: Candidate, function_json: str, candidate: Candidate) -> None:
-        try:
-            drawn = self._make(tvm.ir.load_json(function_json), self._target, candidate)
-        except TrialFailed as failure:
-            self._results.append((key, failure))
-            return
-        path = self._folder / str(self.count) / "trial"
-        self.count += 1
-        path.parent.mkdir()
-        self.built[path] = drawn.candidate
-        self._results.append((key, Built(path, drawn.candidate, drawn.options)))
-
-    def __iter__(self) -> Iterator[tuple[Candidate, Built | TrialFailed]]:
-        results, self._results = self._results, []
-        return iter(results)
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.left = [candidate for path, candidate in self.built.items() if path.parent.exists()]
-
-
-class Runner:
-    """Looks up what it measures, and counts."""
-
-    form: Kind = "program"
-
-    def __init__(self, table: Table, kind: str = "measured") -> None:
-        self.table, self.kind = table, kind
-        self.pool: Pool | None = None
-        self.runs: list[Candidate] = []
-        self.machine: dict[str, Any] = {"cpu": "a table"}
-
-    def count(self, candidate: Candidate) -> int:
-        return sum(each.key == candidate.key for each in self.runs)
-
-    def run(self, built: Path, timeout: float) -> Measurement:
-        assert self.pool is not None
-        candidate = self.pool.built[built]
-        before = self.count(candidate)
-        self.runs.append(candidate)
-        return self.table(candidate, before)
-
-    def boards(self) -> int:
-        return 1
-
-    def read_machine(self) -> dict[str, Any]:
-        return self.machine
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 Start = Callable[..., tuple[Session, Runner]]
@@ -128,13 +56,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         kind: str = "measured",
         make: Make = draw,
     ) -> tuple[Session, Runner]:
-        runner = Runner(table, kind)
-
-        def make_pool(*arguments: Any) -> Pool:
-            runner.pool = Pool(*arguments)
-            return runner.pool
-
-        monkeypatch.setattr(session_module, "BuildPool", make_pool)
+        runner = stand_in(monkeypatch, table, kind)
         return Session(tasks, NATIVE, database, runner, 1, show, make), runner
 
     return start
@@ -310,6 +232,21 @@ def test_what_is_best_is_tried_on_kernels_that_are_alike(start: Start) -> None:
     session.run(Budget())
     of = {name: [record for record in database.records if record.name == name] for name in ("often", "rare")}
     assert key_of(of["often"][0]) == key_of(of["rare"][0]) == with_turns(8).key
+
+
+@pytest.mark.parametrize(("ratio", "is_news"), [(1.5, True), (1.1, False)])
+def test_what_gains_much_is_news_to_other_shapes_of_its_template(start: Start, ratio: float, is_news: bool) -> None:
+    """Each takes of it what is an option there: the turns, and not a tile of other rows."""
+    tasks = [task(product(), "often", calls=100), task(product(rows=7, columns=48), "other")]
+    database = Database()
+    session, _ = start(by_turns({8: ratio}), tasks, database)
+    often, other = session.status.kernels
+    assert often.usual.options != other.usual.options
+    often.search.hint(with_turns(8))
+    session.run(Budget())
+    first = next(record for record in database.records if record.name == "other")
+    assert (first.decisions["turns"] == 8) == is_news
+    assert first.decisions["tile"] in other.usual.options["tile"]
 
 
 def test_a_session_goes_on_where_another_ended(start: Start) -> None:

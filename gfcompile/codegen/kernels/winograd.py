@@ -16,7 +16,7 @@ def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.
     With packed weights [Co/kb,3,3,Ci,kb] in the place of u, these are transformed on the way.
     """
     n, h, w, ci = (int(d) for d in x.shape)
-    u = u if len(u.shape) == 4 else _transform_weights(u, edge)
+    u = u if len(u.shape) == 4 else transform_weights(u, edge)
     _, blocks, _, kb = (int(d) for d in u.shape)
     tables, co = transforms(edge), blocks * kb
     span = tables.span
@@ -68,7 +68,8 @@ def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.
     return te.compute((n, oh, ow, co), lambda *at: y[at], name="winograd_crop")
 
 
-def _transform_weights(w: te.Tensor, edge: int) -> te.Tensor:
+def transform_weights(w: te.Tensor, edge: int) -> te.Tensor:
+    """w [Co/kb,3,3,Ci,kb] -> [span^2,Co/kb,Ci,kb]."""
     blocks, _, _, ci, kb = (int(d) for d in w.shape)
     matrix, span = transforms(edge).weights, transforms(edge).span
     down = te.compute(

@@ -28,8 +28,9 @@ enum { MOST_RUNS = 4, MOST_QUEUED = 1000 };
 typedef struct {
   int operands;
   char **blocks[KERNELS]; /* on the device: the allocations; an input's is in both lists */
-  void **places[KERNELS]; /* a guard behind their beginnings: what the kernels get; then the workspace */
+  void **places[KERNELS]; /* a guard behind their beginnings: what the kernels get; then these two: */
   void *shared[KERNELS];  /* workspaces outside tasks, on the device */
+  void *prepared[KERNELS];
   char *host[KERNELS];    /* one operand with its guards, on its way to or from the device */
   char *scratch;
   gf_lane *lanes;
@@ -81,11 +82,13 @@ static int prepare_operands(trial *t) {
   for (int which = 0; which < KERNELS; ++which) {
     t->host[which] = gf_allocate(largest, "operands");
     t->blocks[which] = gf_allocate((size_t)t->operands * sizeof(char *), "operands");
-    t->places[which] = gf_allocate((size_t)(t->operands + 1) * sizeof(void *), "operands");
+    t->places[which] = gf_allocate((size_t)(t->operands + 2) * sizeof(void *), "operands");
     t->shared[which] = gf_device_allocate(kernel(which)->shared, "workspace");
-    if (!t->host[which] || !t->blocks[which] || !t->places[which] || !t->shared[which])
+    t->prepared[which] = gf_device_allocate(kernel(which)->prepared, "prepared weights");
+    if (!t->host[which] || !t->blocks[which] || !t->places[which] || !t->shared[which] || !t->prepared[which])
       return fail(t, "%s", gf_error_text());
     t->places[which][t->operands] = t->shared[which];
+    t->places[which][t->operands + 1] = t->prepared[which];
   }
   for (int index = 0; index < t->operands; ++index)
     for (int which = 0; which < KERNELS; ++which) {
@@ -122,6 +125,7 @@ static void release(trial *t) {
     for (int index = 0; t->blocks[which] && index < t->operands; ++index)
       if (which == CANDIDATE || is_output(index)) gf_device_free(t->blocks[which][index]);
     gf_device_free(t->shared[which]);
+    gf_device_free(t->prepared[which]);
   }
   gf_device_close();
   for (int which = 0; which < KERNELS; ++which) {
@@ -134,12 +138,20 @@ static void release(trial *t) {
   free(t->other);
 }
 
-static int run(trial *t, int which) {
+static int call(trial *t, int which, int (*function)(void *const *)) {
   gf_pool_share(t->shared[which], kernel(which)->shared);
-  int code = kernel(which)->run(t->places[which]);
+  int code = function(t->places[which]);
   if (!code) return 0;
   const char *text = gf_error_text()[0] ? gf_error_text() : "it gave no text";
   return fail(t, "the %s failed with code %d: %s", kernel(which)->name, code, text);
+}
+
+static int run(trial *t, int which) { return call(t, which, kernel(which)->run); }
+
+static int prepare(trial *t) {
+  for (int which = 0; which < KERNELS; ++which)
+    if (kernel(which)->prepare && call(t, which, kernel(which)->prepare)) return -1;
+  return 0;
 }
 
 /* Until the device has done what was asked of it: its failures are told here. */
@@ -247,7 +259,8 @@ static int measure(trial *t, int repeats, double block_seconds, double *error, d
   if (gf_device_open() || gf_device_enter()) return fail(t, "%s", gf_error_text());
   if (prepare_operands(t) || prepare_threads(t)) return -1;
   gf_pool_enter(t->lanes, t->threads);
-  int code = compare(t, error);
+  int code = prepare(t);
+  if (!code) code = compare(t, error);
   if (!code) code = time_in_turn(t, repeats, block_seconds, seconds);
   if (!code) code = compare(t, error);
   gf_pool_leave();
