@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gfcompile.geometry import ConvGeometry
 
 STRATEGIES = ("step", "epoch", "fixed", "norm")
@@ -27,6 +29,10 @@ class Draw:
     def of(cls, weight: Sequence[int], groups: int, count: int) -> Draw:
         """For a weight [Co, Ci/groups, ...]."""
         return cls(weight[1] * groups, weight[0], groups, count)
+
+    @classmethod
+    def of_layer(cls, geometry: ConvGeometry, count: int) -> Draw:
+        return cls(geometry.in_channels, geometry.out_channels, geometry.groups, count)
 
     @property
     def group_inputs(self) -> int:
@@ -68,6 +74,26 @@ class Draw:
         if self.takes_groups:
             return [self.chosen * self.group_outputs, *weight[1:]]
         return [weight[0], self.chosen, *weight[2:]]
+
+    def spread(self) -> list[int]:
+        """A choice as good as any: candidates at equal distances."""
+        return self._channels([[i * self.candidates // self.chosen for i in range(self.chosen)]] * self.sets)
+
+    def largest(self, weight: np.ndarray) -> list[int]:
+        """The candidates whose weights, of all of [Co, Ci/groups, ...], have the largest L2 norm; of equal ones, the first."""
+        by_group = weight.reshape(self.groups, self.group_outputs, self.group_inputs, -1).astype(np.float64)
+        squares = (by_group**2).sum((1, 3)).reshape(self.sets, self.candidates, self.width).sum(2)
+        order = np.argsort(-squares, axis=1, kind="stable")[:, : self.chosen]
+        return self._channels(np.sort(order, axis=1).tolist())
+
+    def _channels(self, chosen: Sequence[Sequence[int]]) -> list[int]:
+        """Input channels from candidates by set."""
+        return [
+            (number * self.candidates + candidate) * self.width + at
+            for number, candidates in enumerate(chosen)
+            for candidate in candidates
+            for at in range(self.width)
+        ]
 
 
 def drawn_channels(geometry: ConvGeometry, ratio: float) -> int | None:

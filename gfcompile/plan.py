@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from gfcompile.draws import STRATEGIES, drawn_channels
+from gfcompile.draws import STRATEGIES, Draw, drawn_channels
 from gfcompile.errors import UserError
 from gfcompile.geometry import ConvGeometry
 
@@ -134,6 +134,14 @@ class Plan:
     def sparse(self) -> tuple[PlannedLayer, ...]:
         """The layers of which a step updates drawn channels only."""
         return tuple(layer for layer in self.trained if layer.channels is not None)
+
+    def draws(self) -> dict[str, Draw]:
+        """What may be drawn in each of them."""
+        return {
+            layer.name: Draw.of_layer(layer.geometry, layer.channels)
+            for layer in self.trained
+            if layer.channels is not None and layer.geometry is not None
+        }
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -371,9 +371,7 @@ def _put_weights(node: fx.Node, to: Importer) -> relax.Var:
     kernel = kernels.put_weights(tuple(shape), groups, shape_of(channels)[0])
     made = to.block_builder.add_func(kernel, kernels.put_weights.__name__)
     result = relax.TensorType(shape_of(node), _dtype(node))
-    return to.block_builder.emit(
-        relax.call_tir(made, [to.env[w], to.env[values], to.env[channels]], out_ty=result)
-    )
+    return to.block_builder.emit(relax.call_tir(made, [to.env[w], to.env[values], to.env[channels]], out_ty=result))
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -124,7 +124,9 @@ def put_weights(shape: tuple[int, ...], groups: int, count: int) -> tirx.PrimFun
     total = prod(whole.shape)
 
     @T.prim_func(private=True, s_tir=True)
-    def put_weights(w_handle: T.handle, values_handle: T.handle, channels_handle: T.handle, out_handle: T.handle) -> None:
+    def put_weights(
+        w_handle: T.handle, values_handle: T.handle, channels_handle: T.handle, out_handle: T.handle
+    ) -> None:
         T.func_attr({"tirx.noalias": True, "op_pattern": 8, "gf.scheduled": True})
         w = T.match_buffer(w_handle, whole.shape, "float32")
         values = T.match_buffer(values_handle, drawn.shape, "float32")
