@@ -80,7 +80,7 @@ class Draw:
         return self._channels([[i * self.candidates // self.chosen for i in range(self.chosen)]] * self.sets)
 
     def largest(self, weight: np.ndarray) -> list[int]:
-        """The candidates whose weights, of all of [Co, Ci/groups, ...], have the largest L2 norm; of equal ones, the first."""
+        """The candidates whose weights in [Co, Ci/groups, ...] have the largest L2 norm; of equal ones, the first."""
         by_group = weight.reshape(self.groups, self.group_outputs, self.group_inputs, -1).astype(np.float64)
         squares = (by_group**2).sum((1, 3)).reshape(self.sets, self.candidates, self.width).sum(2)
         order = np.argsort(-squares, axis=1, kind="stable")[:, : self.chosen]

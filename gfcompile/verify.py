@@ -109,7 +109,7 @@ class Reference:
         self.module = working_copy(module)
         layers = survey(trace_forward(self.module, batch[0]), self.module)
         self.plan = plan_of(manifest)
-        self.layers = {layer.name: layer.geometry for layer in layers}
+        self.groups = {layer.name: layer.geometry.groups for layer in layers if layer.geometry is not None}
         filtered = [index for index, layer in enumerate(layers) if layer.name in manifest["filtered_layers"]]
         last = filtered[-1] if filtered else -1
         self.untouched = {parameter for layer in layers[last + 1 :] for parameter in layer.parameters}
@@ -156,7 +156,7 @@ class Reference:
         drawn = channels.get(module_of(parameter))
         if drawn is None or len(shape) != 4:
             return np.array(True)
-        groups = self.layers[module_of(parameter)].groups
+        groups = self.groups[module_of(parameter)]
         ones = torch.ones(Draw.of(shape, groups, len(drawn)).drawn_shape(shape))
         return gf.spread_weights(ones, drawn, list(shape), groups).numpy() > 0
 

@@ -15,7 +15,6 @@ from gfcompile.draws import Draw
 from gfcompile.layouts import WeightLayout
 from gfcompile.step import DOORS, Role, Step, Value
 
-
 WHEN = {"step": "GF_DRAWN_EACH_STEP", "epoch": "GF_DRAWN_EACH_EPOCH"}  # other strategies draw once
 
 

@@ -128,7 +128,7 @@ def put_weights(shape: tuple[int, ...], groups: int, count: int) -> tirx.PrimFun
         w_handle: T.handle, values_handle: T.handle, channels_handle: T.handle, out_handle: T.handle
     ) -> None:
         T.func_attr({"tirx.noalias": True, "op_pattern": 8, "gf.scheduled": True})
-        w = T.match_buffer(w_handle, whole.shape, "float32")
+        _w = T.match_buffer(w_handle, whole.shape, "float32")
         values = T.match_buffer(values_handle, drawn.shape, "float32")
         channels = T.match_buffer(channels_handle, (count,), "int32")
         out = T.match_buffer(out_handle, whole.shape, "float32")
