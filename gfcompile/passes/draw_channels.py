@@ -22,7 +22,7 @@ from torch import fx
 from gfcompile.draws import Draw
 from gfcompile.errors import ContractError
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, input_of, shape_of
+from gfcompile.passes.base import Found, Pass, emit, infer, input_of, shape_of
 from gfcompile.passes.select import BACKWARD, results_of
 from gfcompile.step import Role, Step, Value
 from gfcompile.weights import module_of
@@ -104,3 +104,4 @@ def _forget_weight_gradient(backward: fx.Node) -> None:
         return
     gx, _, gb = backward.args[-1]
     backward.args = (*backward.args[:-1], [gx, False, gb])
+    backward.meta["val"] = infer(backward.graph, BACKWARD, backward.args, {})

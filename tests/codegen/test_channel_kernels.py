@@ -64,7 +64,7 @@ def test_operators(case: str) -> None:
 
 @each_case
 def test_take_channels(case: str) -> None:
-    shape, groups, channels, draw = parts(case)
+    shape, _, channels, draw = parts(case)
     x, gy = normal(2, 4, 3, draw.in_channels), normal(2, 4, 3, shape[0], seed=1)
     (found,) = run(kernels.take_channels, x, channels, inputs=1, outputs=1)
     np.testing.assert_array_equal(found, x[..., channels])
