@@ -20,7 +20,6 @@ from gfcompile.errors import UserError
 from gfcompile.plan import Layer, Request, make_plan
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
-from gfcompile.report.units import in_bytes
 from gfcompile.settings import read_bytes
 from gfcompile.step import Step
 from gfcompile.targets import Target
@@ -66,8 +65,8 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], 
     if not count:
         least = _placed_bytes(planned(1), target)
         raise UserError(
-            f"--memory {in_bytes(memory)}: the last convolution alone keeps {in_bytes(least)}; give that much, a larger"
-            " --r, or a smaller --batch"
+            f"--memory {memory}: the last convolution alone keeps {least} bytes; give that much, a larger --r, or a"
+            " smaller --batch"
         )
     return planned(count)
 

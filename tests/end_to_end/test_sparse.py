@@ -16,11 +16,12 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Draws
 from tests.codegen.test_channel_kernels import touched
-from tests.end_to_end.conftest import random_batch
+from tests.end_to_end.conftest import random_batch, small_resnet
 from tests.oracles import drawn_channels
 from tests.runtime.trainer import order, run
 from tests.tolerances import TRAINING_STEPS, assert_near
 
+pytestmark = pytest.mark.slow
 SHAPE, SHARE, LR = (4, 3, 12, 12), 0.3, 0.05
 MASKED_GRADIENT = 1e-5  # the issue's bound: the same sums, in another order
 SGD: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01}
@@ -326,17 +327,16 @@ def test_seeds_that_cannot_be(compiled: Any, value: Any) -> None:
     assert str(caught.value) == f"draw_seed: {value!r} is not usable; pass a whole number of 0 to 4294967295"
 
 
-@pytest.mark.slow
-def test_a_cached_prefix_and_a_debug_build_give_the_same_bits(compiled: Any) -> None:
+def test_a_cached_prefix_and_a_debug_build_give_the_same_bits(tmp_path: Path) -> None:
     """Channels are no part of what is cached: they are drawn for every step."""
-    options: dict[str, Any] = {"sparse": SHARE, "exact": False, "layers": 3, **SGD}
-    plain, cached, watched = (
-        compiled(**options),
-        compiled(**options, cache_prefix=True),
-        compiled(**options, debug=True),
-    )
+    x, _ = random_batch((4, 3, 64, 64), 0)
+    options: dict[str, Any] = {"layers": 3, "sparse": SHARE, "lr": LR, **SGD}
+    plain = gfcompile.compile(small_resnet(), x, out=tmp_path / "plain_step", **options)
+    folder = tmp_path / "cached_step"
+    cached = gfcompile.compile(small_resnet(), x, out=folder, cache_prefix=True, debug=True, **options)
+    watched = gfcompile.load(folder)
     for number in range(3):
-        x, y = batch(number)
+        x, y = random_batch((4, 3, 64, 64), number)
         expected = plain.train(x, y)
         assert cached.train_features(cached.features(x), y) == expected
         assert watched.train(x, y) == expected
@@ -344,7 +344,6 @@ def test_a_cached_prefix_and_a_debug_build_give_the_same_bits(compiled: Any) -> 
     assert all(torch.equal(state[name], states[0][name]) for state in states[1:] for name in state)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["step", "epoch"])
 def test_gf_train_draws_as_python_does_and_resumes(compiled: Any, tmp_path: Path, strategy: str) -> None:
     """10 batches an epoch of 4: 10 + 10 steps of gf-train are 20 of it, and those of Python, bit for bit."""
