@@ -98,7 +98,8 @@ def test_put_weights_in_place(case: str) -> None:
     library = tvm.compile(
         tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), tvm.target.Target(NATIVE.tvm)
     )
-    state = tvm.runtime.tensor(pack(w, groups))
-    library["main"](state, tvm.runtime.tensor(pack(values, draw.drawn_groups)), tvm.runtime.tensor(channels), state)
+    state = tvm.runtime.tensor(pack(w, groups).reshape(-1))
+    new = pack(values, draw.drawn_groups)
+    library["main"](state, tvm.runtime.tensor(new.reshape(-1, new.shape[-1])), tvm.runtime.tensor(channels), state)
     wanted = gf.put_weights(*map(torch.from_numpy, (w, values, channels)), shape, groups).numpy()
-    np.testing.assert_array_equal(state.numpy(), pack(wanted, groups))
+    np.testing.assert_array_equal(state.numpy(), pack(wanted, groups).reshape(-1))

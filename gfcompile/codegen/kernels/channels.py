@@ -102,40 +102,39 @@ def spread_weights(values: te.Tensor, channels: te.Tensor, shape: tuple[int, ...
 def put_weights(shape: tuple[int, ...], groups: int, count: int) -> tirx.PrimFunc:
     """(w, values, channels [count]) -> w with the drawn weights replaced, all packed; comes scheduled.
 
-    Only the drawn ones are written: the result must lie where w does.
+    Only the drawn ones are written: the result must lie where w does. Weights are flat here: kernels get addresses.
     """
     draw = Draw.of(shape, groups, count)
     whole, drawn = _Packed(list(shape), groups), _Packed(draw.drawn_shape(shape), draw.drawn_groups)
-    lanes = drawn.shape[-1]
-    rows = prod(drawn.shape) // lanes
+    rows, lanes, total = prod(drawn.shape[:-1]), drawn.shape[-1], prod(whole.shape)
 
     def target(channels: Any, row: Any, lane: Any) -> Any:
+        """Where the value of this row and lane goes."""
         at: list[Any] = [lane]
         for size in reversed(drawn.shape[:-1]):
             at.insert(0, row % size)
             row = row // size
         flat: Any = 0
-        for index, size in zip(
-            whole.place(*_source(draw, channels, drawn.logical(tuple(at)))), whole.shape, strict=True
-        ):
+        place = whole.place(*_source(draw, channels, drawn.logical(tuple(at))))
+        for index, size in zip(place, whole.shape, strict=True):
             flat = flat * size + index
         return flat
-
-    total = prod(whole.shape)
 
     @T.prim_func(private=True, s_tir=True)
     def put_weights(
         w_handle: T.handle, values_handle: T.handle, channels_handle: T.handle, out_handle: T.handle
     ) -> None:
         T.func_attr({"tirx.noalias": True, "op_pattern": 8, "gf.scheduled": True})
-        _w = T.match_buffer(w_handle, whole.shape, "float32")
-        values = T.match_buffer(values_handle, drawn.shape, "float32")
+        _w = T.match_buffer(w_handle, (total,), "float32")
+        values = T.match_buffer(values_handle, (rows, lanes), "float32")
         channels = T.match_buffer(channels_handle, (count,), "int32")
-        out = T.match_buffer(out_handle, whole.shape, "float32")
-        flat_values = T.decl_buffer((rows, lanes), "float32", data=values.data)
-        flat = T.decl_buffer((total,), "float32", data=out.data)
+        out = T.match_buffer(out_handle, (total,), "float32")
         for row in T.parallel(rows):
             for lane in range(lanes):
-                flat[target(channels, row, lane)] = flat_values[row, lane]
+                with T.sblock("put"):
+                    r, i = T.axis.remap("SS", [row, lane])
+                    T.reads(values[r, i], channels[0:count])
+                    T.writes(out[0:total])
+                    out[target(channels, r, i)] = values[r, i]
 
     return put_weights
