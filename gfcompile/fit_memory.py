@@ -56,7 +56,7 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], 
         return replace(job, request=_with_shares(layers, job.request, count))
 
     def keeps(count: int) -> int:
-        progress(f"counting what {count} layers keep")
+        progress(f"counting what is kept: {count} layers")
         return sum(kept.bytes for kept in kept_tensors(_rewritten(planned(count), target)))
 
     count = _largest(most, lambda number: keeps(number) <= memory)

@@ -91,4 +91,4 @@ def _by_input(w: Tensor, groups: int) -> Tensor:
 
 
 def _by_output(rows: Tensor, groups: int, shape: list[int]) -> Tensor:
-    return rows.unflatten(0, (groups, -1)).transpose(1, 2).reshape(shape)
+    return rows.unflatten(0, (groups, -1)).transpose(1, 2).reshape(shape).contiguous()

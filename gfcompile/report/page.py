@@ -45,7 +45,7 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
     if report["refusals"]:
         rows = [(row["layer"], row["reason"]) for row in report["refusals"]]
         parts += ["## Layers that stay exact", table(("layer", "reason"), rows)]
-    if report["sparse"]:
+    if report.get("sparse"):
         parts += ["## Drawn channels", "\n\n".join(f"{line.strip()}." for line in sparse_lines(report["sparse"]))]
     parts += ["## Memory", table(MEMORY_COLUMNS, memory_rows(report)), MEMORY_COLUMNS_MEAN]
     if "saved" in report["memory"]:

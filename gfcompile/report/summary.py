@@ -56,7 +56,7 @@ def summary_text(report: dict[str, Any]) -> str:
     plan, refusals = report["plan"], report["refusals"]
     counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
     parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
-    if report["sparse"]:
+    if report.get("sparse"):
         parts.append("\n".join(sparse_lines(report["sparse"])))
     parts.append(text_table(MEMORY_COLUMNS, memory_rows(report)))
     if "optimizer" in report:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
+from gfcompile.frontend.losses import resolve_loss
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Draws
+from gfcompile.verify import verify
 from tests.codegen.test_channel_kernels import touched
 from tests.end_to_end.conftest import random_batch, small_resnet
 from tests.oracles import drawn_channels
@@ -163,6 +165,15 @@ def test_updates_are_those_of_torch_on_the_drawn_part(compiled: Any, name: str) 
         found = step.state_dict()
         for key, value in weights.items():
             assert_near(found[key], value.detach(), TRAINING_STEPS, f"{key} after step {number}")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_verify_compares_the_drawn_part(compiled: Any, name: str) -> None:
+    """Gradients with autograd's, updates with torch.optim's: `gfcompile verify` knows what is not drawn."""
+    with compiled(sparse=SHARE, exact=True, **OPTIMIZERS[name][2]) as step:
+        checks = verify(Net(), resolve_loss("cross_entropy"), step._folder)
+    assert {"gradient depthwise.weight", "update of pairs.weight"} <= {check.what for check in checks}
+    assert [check for check in checks if not check.passed] == []
 
 
 def test_what_is_not_drawn_keeps_its_bits(compiled: Any, tmp_path: Path) -> None:
