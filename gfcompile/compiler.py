@@ -202,10 +202,10 @@ def lower_job(
     algorithms: Choose = choose_edge,
 ) -> Lowered:
     """Trace, plan, rewrite and lower for targets of this kind."""
-    winograd = algorithms if job.winograd and kind == "cpu" else None  # its transforms have no template for GPUs
+    winograd = allowed_algorithms(job, kind, algorithms)
     traced = trace(job, progress)
     plan = traced.plan
-    exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
+    exact = replace(plan, trained=tuple(replace(layer, r=None, channels=None) for layer in plan.trained), refused=())
     variants = {
         "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
         "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, winograd)),
@@ -226,6 +226,11 @@ def lower_job(
                 observe(name, 0, "cut", step)
             steps[name], modules[name] = step, lower(step)
     return Lowered(job, traced, steps, modules, prefix)
+
+
+def allowed_algorithms(job: Job, kind: str, choose: Choose) -> Choose | None:
+    """How convolutions are computed; None: by their plain sums, as Winograd's transforms have no template for GPUs."""
+    return choose if job.winograd and kind == "cpu" else None
 
 
 def place(

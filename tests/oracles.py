@@ -178,3 +178,29 @@ def _broadcast(values: Array, shape: tuple[int, ...], rows: AxisGrid, cols: Axis
     for (p, i), (q, j) in product(enumerate(rows.inputs), enumerate(cols.inputs)):
         full[:, :, i, j] = values[:, :, p, q, None, None]
     return full
+
+
+def philox(low: int, high: int, key: int) -> int:
+    """Philox-2x32-10, one word: Salmon and others, "Parallel random numbers: as easy as 1, 2, 3"."""
+    for _ in range(10):
+        product = low * 0xD256D193
+        low, high = (product >> 32) ^ key ^ high, product & 0xFFFFFFFF
+        key = (key + 0x9E3779B9) & 0xFFFFFFFF
+    return low
+
+
+def drawn_channels(
+    seed: int, time: int, layer: int, sets: int, candidates: int, chosen: int, width: int = 1
+) -> list[int]:
+    """In each set, `chosen` of `candidates`, each of `width` channels: candidate after candidate, taken with the chance
+    that the wanted have among those left."""
+    key = philox(time & 0xFFFFFFFF, time >> 32, seed)
+    found = []
+    for number in range(sets):
+        wanted = chosen
+        for at in range(candidates):
+            candidate = number * candidates + at
+            if philox(candidate, layer, key) * (candidates - at) >> 32 < wanted:
+                wanted -= 1
+                found += range(candidate * width, (candidate + 1) * width)
+    return found

@@ -56,6 +56,32 @@ def error_of(capsys: Capture, *arguments: str) -> str:
             "--layers 999: the model has 3 convolutions that count (shortcut projections do not); "
             "use --layers 3 or less",
         ),
+        (
+            ["--sparse", "half"],
+            "argument --sparse: 'half' is no share; write --sparse 0.1 or --sparse NAME=0.1; see gfcompile --help",
+        ),
+        (
+            ["--sparse", "5=2"],
+            "--sparse 5=2.0: must be a share of the input channels, more than 0 and at most 1; 1 updates all of them",
+        ),
+        (["--sparse", "9=0.5"], "--sparse 9=0.5: that layer is not a trained convolution; train it with --train 9"),
+        (
+            ["--sparse", "0.5", "--sparse-strategy", "often"],
+            "--sparse-strategy 'often' is not known; use step, epoch, fixed, norm",
+        ),
+        (
+            ["--sparse", "auto"],
+            "--sparse auto: needs a budget; give --memory, as in --sparse auto --memory 256KB",
+        ),
+        (["--memory", "1MB"], "--memory: is a budget for --sparse auto; give both, or neither"),
+        (
+            ["--sparse", "auto", "--memory", "much"],
+            "--memory 'much': must be a number of bytes, as in 262144, 256KB or 2MB",
+        ),
+        (
+            ["--sparse", "auto", "--memory", "1MB", "--train", "5"],
+            "--train: --sparse auto chooses the layers; leave --train out, or give shares with --sparse",
+        ),
         (["--layers", "x"], "argument --layers: 'x' is not a whole number; see gfcompile --help"),
         (["--input", "3xx"], "--input: '3xx' is not a shape; write sizes joined by x, as in 8x3x224x224"),
         (

@@ -47,6 +47,7 @@ def indices(x: torch.Tensor) -> torch.Tensor:
 
 POOL = (TWO, TWO, [0, 0])
 FINE_ROWS, FINE_COLS = [6, 1, -1, 0, 5], [5, 2, 0, 1, 7]  # nested in ROWS and COLS
+DRAWN = torch.tensor([1, 2], dtype=torch.int32)  # one channel of each group
 EXAMPLES = {
     "patch_sum": (values(2, 3, 5, 7), ROWS, COLS, False),
     "patch_mean": (values(2, 5, 7, 3), ROWS, COLS, True),
@@ -97,6 +98,10 @@ EXAMPLES = {
     "unpack_mask": (torch.randint(0, 256, (27,), dtype=torch.uint8), [2, 3, 5, 7]),
     "scale_by_area": (values(2, 3, 3, 2), ROWS, COLS, True, False),
     "regrid": (values(2, 3, 3, 2), ROWS, COLS, FINE_ROWS, FINE_COLS, False),
+    "take_channels": (values(2, 4, 5, 7), DRAWN, 1, 1, False),
+    "take_weights": (values(*GROUPED), DRAWN, list(GROUPED), 2),
+    "put_weights": (values(*GROUPED), values(GROUPED[0], 1, *GROUPED[2:]), DRAWN, list(GROUPED), 2),
+    "spread_weights": (values(5, 1, 3, 3), DRAWN[1:], [5, 4, 3, 3], 1),
 }
 
 

@@ -42,13 +42,14 @@ struct Aligned {
   std::unique_ptr<void, decltype(&std::free)> memory;
 };
 
-// The arrays of one kind, in the order in which the step takes them.
+// The arrays of one kind, in the order in which the step takes them. Channels that a sparse step draws itself are null.
 class Arrays {
  public:
   explicit Arrays(gf_kind kind) : kind_(kind) {
     for (int i = 0; i < gf_step_count(kind); ++i) {
-      blocks_.emplace_back(gf_step_value(kind, i)->bytes);
-      pointers_.push_back(blocks_.back().as<void>());
+      const gf_value *value = gf_step_value(kind, i);
+      blocks_.emplace_back(value->bytes);
+      pointers_.push_back(std::string("channels") == value->role ? nullptr : blocks_.back().as<void>());
     }
   }
   template <typename T>

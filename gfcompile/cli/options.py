@@ -31,6 +31,7 @@ examples:
   gfcompile resnet18.pt --layers 5 --r 2              train and filter the last 5 convolutions and the classifier
   gfcompile resnet18.pt --layers 5 --exact            the same layers without filtering, to compare with
   gfcompile nets:build --weights w.safetensors --input 8x1x28x28 --r 2 --r block3.conv=4
+  gfcompile mobilenet.pt --sparse auto --memory 256KB   2 % of the weights a step, channels drawn anew every step
   gfcompile resnet18.pt --train 'layer4.*' --dry-run  what would be done and what it would cost
   gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 03 04
 
@@ -277,6 +278,20 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--exact", action="store_true", help="train the same layers without filtering")
     group.add_argument(
+        "--sparse", metavar="[NAME=]RATIO|auto", type=_ratio, action="append", default=[],
+        help="update, a step, the weights of this share of a convolution's input channels only, and keep nothing of the"
+        " others; for all trained convolutions but a head, or for those that NAME matches; may be repeated; auto: as"
+        " many layers as --memory allows, smaller shares in later ones, 2 % of all convolution weights",
+    )  # fmt: skip
+    group.add_argument(
+        "--memory", metavar="BYTES", help="what --sparse auto may keep for the backward pass, as in 256KB or 2MB"
+    )
+    group.add_argument(
+        "--sparse-strategy", metavar="WHEN", default="step",
+        help="step (default): channels are drawn anew every step; epoch: every epoch; fixed: once; norm: those whose"
+        " weights are largest now",
+    )  # fmt: skip
+    group.add_argument(
         "--no-calculus", action="store_true",
         help="filter as published, without the patch calculus: the same gradients from more memory, to compare with",
     )  # fmt: skip
@@ -377,6 +392,14 @@ def _patch(text: str) -> tuple[str, int]:
         return name or "*", int(edge)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not a patch edge; write --r 2 or --r NAME=2") from error
+
+
+def _ratio(text: str) -> tuple[str, float | str]:
+    name, _, share = text.rpartition("=")
+    try:
+        return name or "*", text if text == "auto" else float(share)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share; write --sparse 0.1 or --sparse NAME=0.1") from error
 
 
 def _batchnorm(text: str) -> tuple[str, str]:

@@ -225,6 +225,8 @@ def _argument(step: Step, node: fx.Node, value: Value, dtype: torch.dtype) -> Te
         tensor = step.tensors[value.name]
     elif value.role is Role.LR:
         tensor = torch.tensor(LR)
+    elif value.role is Role.CHANNELS:
+        tensor = torch.tensor(step.plan.draws()[value.name].spread(), dtype=torch.int32)
     elif value.role is Role.SAMPLE_WEIGHT:
         tensor = torch.ones(node.meta["val"].shape)
     else:

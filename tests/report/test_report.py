@@ -156,3 +156,28 @@ def test_bytes_for_people(size: int, text: str) -> None:
 )
 def test_flops_for_people(count: int, text: str) -> None:
     assert in_flops(count) == text
+
+
+def test_drawn_channels() -> None:
+    """Counted by hand: 3 of 12 pairs of channels, 6 of 24, and a head that is updated whole."""
+    shares = {"3.0": 0.25, "4.0": 0.25}
+    report = make_report(analyse(job_for("separable", layers=2, patches={"*": 2}, sparse=shares)))
+    layers = {layer["name"]: layer for layer in report["layers"]}
+    assert (layers["2.0"]["channels"], layers["3.0"]["channels"], layers["4.0"]["channels"]) == (None, 3, 6)
+    assert layers["3.0"]["kept_bytes"]["filtered"] == 4 * 3 * 9 * 4
+    dense = make_report(analyse(job_for("separable", layers=2, patches={"*": 2})))
+    whole = next(layer for layer in dense["layers"] if layer["name"] == "4.0")["flops"]["filtered"]
+    part = layers["4.0"]["flops"]["filtered"]
+    assert 4 * part["weight_gradient"] == whole["weight_gradient"]
+    assert part["input_gradient"] == whole["input_gradient"]
+    updated, total = 3 * 2 * 25 + 12 * 6, 8 * 3 * 9 + 8 * 9 + 12 * 8 + 24 * 25 + 12 * 24
+    words = (
+        f"sparse: 2 layers, channels drawn anew every step; a step updates {updated} of {total} convolution weights,"
+        f" {100 * updated / total:.2f} %, counted"
+    )
+    assert words in summary_text(report)
+    assert words in render_page(report)
+    assert "6 of 24" in render_page(report)
+    assert report["memory"]["saved_bytes"] == sum(row["bytes"] for row in report["memory"]["saved"])
+    assert "sparse" not in summary_text(dense)
+    assert dense["sparse"] is None
