@@ -44,6 +44,12 @@ def ratio(peer: Mapping[str, Any], ours: Mapping[str, Any], kind: str = "warm") 
     return Ratio(median(peer[kind]) / median(ours[kind]), *spread(each))
 
 
+def paired_ratio(peer: Mapping[str, Any], ours: Mapping[str, Any], kind: str = "warm") -> Ratio:
+    """The median of the rounds' own ratios: for two that differ by less than the machine does from round to round."""
+    each = [theirs / mine for theirs, mine in zip(peer[kind], ours[kind], strict=True)]
+    return Ratio(median(each), *spread(each))
+
+
 def spread(values: Sequence[float]) -> tuple[float, float]:
     """The quartiles, or the least and the greatest where there are few."""
     if len(values) < QUARTILES_FROM:

@@ -21,7 +21,7 @@ from benchmarks.machine import describe_machine, machine_line
 from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, Task
 from benchmarks.processes import Prepared, Protocol, take_turns
-from benchmarks.rounds import mean_ratio, ratio
+from benchmarks.rounds import mean_ratio, paired_ratio
 from benchmarks.step_time import Setting
 from gfcompile.compiler import Job, Lowered, lower_job, place
 from gfcompile.frontend.losses import resolve_loss
@@ -36,7 +36,7 @@ from gfcompile.tuning.status import Budget
 from gfcompile.tuning.tasks import step_tasks
 from gfcompile.tuning.words import summary_text
 
-_ROUNDS = 12
+_ROUNDS = 24
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def main() -> int:
             print(summary_text(procedure, subject.db), flush=True)
         peers = {name: {"subject": subject, "tuned": name == "tuned"} for name in ("untuned", "tuned")}
         found = take_turns(prepare, peers, Protocol(_ROUNDS, warm_up=2, block_seconds=0.5))
-        faster = ratio(found.times["untuned"], found.times["tuned"])
+        faster = paired_ratio(found.times["untuned"], found.times["tuned"])
         ratios.append(faster.value)
         compiled = {name: facts["compile_seconds"] for name, facts in found.facts.items()}
         rounds = f"{faster.low:.3f}..{faster.high:.3f}"

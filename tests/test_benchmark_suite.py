@@ -16,7 +16,7 @@ from benchmarks.machine import Limits
 from benchmarks.processes import Protocol, ask, run_block, take_turns
 from benchmarks.profile import Row
 from benchmarks.record import Record, as_text
-from benchmarks.rounds import Ratio, mean_of_ratios, ratio, spread
+from benchmarks.rounds import Ratio, mean_of_ratios, paired_ratio, ratio, spread
 from benchmarks.rounds import summarise as summarise_blocks
 from benchmarks.sections import Job, Options, Section
 from benchmarks.step_time import PEERS, Setting
@@ -57,6 +57,13 @@ def test_a_ratio_is_of_medians_and_its_spread_of_rounds() -> None:
 def test_spread_is_quartiles_from_five_values_on() -> None:
     assert spread([4, 1, 2, 3]) == (1, 4)
     assert spread([1, 2, 3, 4, 100]) == (2, 4)
+
+
+def test_paired_rounds_do_not_mind_a_machine_that_changes() -> None:
+    untuned, tuned = times(12.5, 12.5, 25, 25, 25), times(10, 10, 10, 20, 20)  # a change in the third round
+    found = paired_ratio(untuned, tuned)
+    assert (found.value, found.low, found.high) == pytest.approx((1.25, 1.25, 1.25))
+    assert ratio(untuned, tuned).value == pytest.approx(2.5)
 
 
 def test_means_of_ratios_are_geometric() -> None:
