@@ -21,6 +21,8 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.noise.advice import LEAST_COSINE
+from gfcompile.noise.quality import EDGES, Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
@@ -49,7 +51,7 @@ def compile(
     example_inputs: Any,
     *,
     layers: int | None = None,
-    r: int | Mapping[str, int] = DEFAULT_PATCH,
+    r: int | Mapping[str, int | None] = DEFAULT_PATCH,
     exact: bool = False,
     train: str | Sequence[str] | None = None,
     train_affine: bool = False,
@@ -80,13 +82,14 @@ def compile(
     """Compile `model`'s training step for the shapes of `example_inputs` and load it.
 
     `layers` trains the last N convolutions and the head; `r` is the patch edge, an int or {pattern: r} with "*" for
-    the rest; `train` adds layers by name pattern, `train_affine` the batch norms behind trained convolutions. The
-    model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern: mode}; `dropout` turns the model's
-    dropouts on. Several inputs are a tuple, in `example_inputs` and in every call. `calculus=False` filters as
-    published: the same gradients from more memory. `winograd=False` computes every convolution as its plain
-    sum: slower, with less scratch memory and a little less rounding. `cache_prefix` adds what `step.open_cache` needs:
-    the frozen part of the network is then computed once a sample instead of once an epoch. `debug` makes a slower step
-    that checks the memory around every buffer after every kernel, with the same results.
+    the rest and None for layers that stay exact; `train` adds layers by name pattern, `train_affine` the batch norms
+    behind trained convolutions. The model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern:
+    mode}; `dropout` turns the model's dropouts on. Several inputs are a tuple, in `example_inputs` and in every
+    call. `calculus=False` filters as published: the same gradients from more memory. `winograd=False` computes
+    every convolution as its plain sum: slower, with less scratch memory and a little less rounding. `cache_prefix`
+    adds what `step.open_cache` needs: the frozen part of the network is then computed once a sample instead of once
+    an epoch. `debug` makes a slower step that checks the memory around every buffer after every kernel, with the
+    same results.
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
@@ -111,7 +114,7 @@ def build(
     example_inputs: Any,
     *,
     layers: int | None = None,
-    r: int | Mapping[str, int] = DEFAULT_PATCH,
+    r: int | Mapping[str, int | None] = DEFAULT_PATCH,
     exact: bool = False,
     train: str | Sequence[str] | None = None,
     train_affine: bool = False,
@@ -144,8 +147,7 @@ def build(
             f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line"
         )
     loaded = from_module(model)
-    patches = dict(r) if isinstance(r, Mapping) else {"*": r}
-    patterns = (train,) if isinstance(train, str) else tuple(train or ())
+    patches: dict[str, int | None] = dict(r) if isinstance(r, Mapping) else {"*": r}
     settings = {
         "momentum": momentum,
         "weight_decay": weight_decay,
@@ -158,7 +160,7 @@ def build(
         module=loaded.module,
         example=_example(loaded, example_inputs),
         loss=resolve_loss(loss),
-        request=Request(layers, patches, patterns, exact, batchnorm, compat, train_affine, dropout),
+        request=Request(layers, patches, _patterns(train), exact, batchnorm, compat, train_affine, dropout),
         optimizer=chosen,
         lr=starting_rate(optimizer, chosen, lr),
         fixed_mode=loaded.fixed_mode,
@@ -170,6 +172,38 @@ def build(
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
     known = NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
     return compile_job(job, folder, _machine(target, arch, linker, libc), progress, debug=debug, tuning=known)
+
+
+def quality(
+    model: nn.Module,
+    x: Any,
+    y: Any,
+    *,
+    layers: int | None = None,
+    r: Sequence[int] = EDGES,
+    train: str | Sequence[str] | None = None,
+    batchnorm: str | Mapping[str, str] = "eval",
+    dropout: bool = False,
+    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
+    cosine: float = LEAST_COSINE,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Quality:
+    """Measure how far filtered gradients are from exact ones on the batch `x`, `y`, for every patch edge in `r`.
+
+    Of each layer that `layers` and `train` choose (as in `compile`): SNR in dB and cosine of filtered against exact
+    weight gradients (gw) and input gradients (gx), once with only that layer filtered (`alone`: its gy is exact) and
+    once with all of them (`together`: the noise of the layers behind it has arrived); the DC energy ratio of its
+    kernels; and the largest r that it bears, where the cosine of gw alone is `cosine` or more. `print(result)` shows a
+    table and the advice in words, `result.as_data()` is plain data, `result.picture()` an SVG. Nothing is compiled.
+    """
+    inputs = x if isinstance(x, (tuple, list)) else (x,)
+    job = Job(
+        from_module(model).module,
+        tuple(_as_input(each) for each in inputs),
+        resolve_loss(loss),
+        Request(layers, train=_patterns(train), batchnorm=batchnorm, dropout=dropout),
+    )
+    return measure_quality(job, torch.as_tensor(y).detach().cpu(), r, cosine, progress=progress)
 
 
 def compile_job(
@@ -221,6 +255,10 @@ def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:
     if len(given) == 1 and not isinstance(given[0], Tensor):
         return example_input(loaded, tuple(given[0].shape), None)[0]
     return tuple(_as_input(x) for x in given)
+
+
+def _patterns(train: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (train,) if isinstance(train, str) else tuple(train or ())
 
 
 def _as_input(x: Any) -> Tensor:

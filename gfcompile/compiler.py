@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 import torch.utils._pytree as pytree
 import tvm
 from torch import Tensor, nn
@@ -210,7 +209,7 @@ def lower_job(
     steps, modules = {}, {}
     for name, (source, its_plan, passes) in variants.items():
         progress(f"rewriting and lowering: {name}")
-        steps[name] = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
+        steps[name] = pipeline.run(source.duplicate(its_plan), passes, _named(observe, name))
         modules[name] = lower(steps[name])
     prefix = find_prefix(steps["train"])
     if job.cache_prefix:
@@ -275,13 +274,6 @@ def _check_batch(inputs: tuple[Tensor, ...]) -> None:
     if len(sizes) != 1 or 0 in sizes:
         shapes = " and ".join("x".join(map(str, x.shape)) or "a scalar" for x in inputs)
         raise UserError(f"model: inputs of {shapes}; every input must have the batch as its first axis")
-
-
-def _duplicate(step: Step, plan: Plan) -> Step:
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(step.body.graph, {}))
-    body = torch.fx.GraphModule(step.body, graph)
-    return Step(body, list(step.inputs), list(step.outputs), plan, dict(step.tensors), step.updated_buffers)
 
 
 def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step], None] | None:

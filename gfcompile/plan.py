@@ -30,14 +30,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Request:
-    """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms.
+    """The user's wishes: `patches` maps a name pattern to r, or None to stay exact, "*" for all; `affine` trains the
+    trained layers' norms.
 
     `batchnorm` is a mode, or maps name patterns to modes: "eval" uses the running statistics, "train" the batch's,
     and "frozen" is eval with affine parameters that stay as they are even where others are trained.
     """
 
     layers: int | None = None
-    patches: Mapping[str, int] | None = None
+    patches: Mapping[str, int | None] | None = None
     train: Sequence[str] = ()
     exact: bool = False
     batchnorm: str | Mapping[str, str] = "eval"
@@ -49,7 +50,7 @@ class Request:
         if self.layers is not None and self.layers < 1:
             raise UserError(f"--layers {self.layers}: must be 1 or more")
         for pattern, r in (self.patches or {}).items():
-            if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+            if r is not None and (not isinstance(r, int) or isinstance(r, bool) or r < 1):
                 where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
                 raise UserError(
                     f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
@@ -117,7 +118,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
-    patches = dict(request.patches or {"*": DEFAULT_PATCH})
+    patches: dict[str, int | None] = dict(request.patches or {"*": DEFAULT_PATCH})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
     head = _head(layers, convs)
     counted = [layer for layer in convs if not layer.is_shortcut]
@@ -219,7 +220,7 @@ def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[st
     ]
 
 
-def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:
+def _patch(layer: Layer, role: str, patches: Mapping[str, int | None], request: Request) -> int | None:
     if request.exact or layer.kind != "conv":
         return None
     named = [r for pattern, r in patches.items() if pattern != "*" and matches(layer.name, pattern)]
@@ -228,14 +229,17 @@ def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request
     return None if role == "head" else patches.get("*", DEFAULT_PATCH)
 
 
-def _check_overrides(patches: Mapping[str, int], layers: Sequence[Layer], trained: Iterable[PlannedLayer]) -> None:
+def _check_overrides(
+    patches: Mapping[str, int | None], layers: Sequence[Layer], trained: Iterable[PlannedLayer]
+) -> None:
     names = [layer.name for layer in trained if layer.kind == "conv"]
     for pattern, r in patches.items():
         if pattern == "*" or any(matches(name, pattern) for name in names):
             continue
+        option = f"--r {pattern}={'exact' if r is None else r}"
         if not any(matches(layer.name, pattern) for layer in layers):
-            raise UserError(f"--r {pattern}={r}: no layer has that name{_did_you_mean(pattern, layers)}")
-        raise UserError(f"--r {pattern}={r}: that layer is not a trained convolution; train it with --train {pattern}")
+            raise UserError(f"{option}: no layer has that name{_did_you_mean(pattern, layers)}")
+        raise UserError(f"{option}: that layer is not a trained convolution; train it with --train {pattern}")
 
 
 def _check_norms(norms: Mapping[str, str], layers: Sequence[Layer]) -> None:

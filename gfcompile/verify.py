@@ -21,6 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from gfcompile import pipeline
+from gfcompile.batch_file import HOW_TO_SAVE, read_arrays
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
@@ -37,7 +38,7 @@ from gfcompile.frontend.trace import (
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.step import Role, Step, Value
+from gfcompile.step import Role, Step, Value, Visit
 
 BATCHES = 3
 # float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
@@ -52,7 +53,6 @@ TORCH_OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
 }
-HOW_TO_SAVE = "write it with numpy.savez(path, x=..., y=...)"
 
 Batch = tuple[Inputs, Tensor]
 Tensors = Mapping[str, Any]
@@ -171,13 +171,13 @@ class Reference:
         return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
 
 
-def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0) -> dict[Value, Tensor]:
-    """Run a training step's graph in plain PyTorch; outputs by their signature."""
+def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0, visit: Visit | None = None) -> dict[Value, Tensor]:
+    """Run a training step's graph in plain PyTorch; outputs by their signature. `visit` sees every call."""
     doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
     doors.update(zip(input_values(x), x, strict=True))
     inputs = [doors[value] if value in doors else _as_kept(step, value) for value in step.inputs]
     with torch.no_grad():
-        results = step.run(*inputs)
+        results = step.run(*inputs, visit=visit)
     return dict(zip(step.outputs, results, strict=True))
 
 
@@ -274,11 +274,7 @@ def random_target(manifest: dict[str, Any], spec: dict[str, Any], generator: tor
 
 def _batches_from_file(path: Path, specs: list[dict[str, Any]], target: dict[str, Any], batch: int) -> Iterator[Batch]:
     """Several inputs are arrays x0, x1, ... there."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"--data {path}: not a readable .npz file; {HOW_TO_SAVE}") from error
+    arrays = read_arrays(path)
     wanted = {**{spec["name"]: spec for spec in specs}, "y": target}
     for name, spec in wanted.items():
         shape = spec["shape"]
