@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from gfcompile.codegen.link import choose_linker, require_linker
 from gfcompile.compiler import Job, analyse
 from gfcompile.dumps import Dumps
 from gfcompile.errors import UserError
+from gfcompile.fit_memory import fit_memory, read_sparse
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
@@ -60,8 +61,9 @@ def compile(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
-    sparse: float | Mapping[str, float] | None = None,
+    sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
     sparse_strategy: str = "step",
+    memory: int | str | None = None,
     compat: str | None = None,
     target: str = "native",
     arch: str | None = None,
@@ -96,6 +98,7 @@ def compile(
     `sparse` updates, a step, the weights of that share of a trained convolution's input channels only, 0.1 or {pattern:
     share}, and keeps nothing of the others for the backward pass. They are drawn anew every step (`sparse_strategy`
     "step"), every epoch ("epoch": set `step.epoch`), once ("fixed"), or are those with the largest weights ("norm").
+    With sparse="auto", as many layers as keep no more than `memory` bytes for the backward pass (262144, "256KB").
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
@@ -129,8 +132,9 @@ def build(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
-    sparse: float | Mapping[str, float] | None = None,
+    sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
     sparse_strategy: str = "step",
+    memory: int | str | None = None,
     compat: str | None = None,
     target: str = "native",
     arch: str | None = None,
@@ -156,7 +160,8 @@ def build(
         )
     loaded = from_module(model)
     patches: dict[str, int | None] = dict(r) if isinstance(r, Mapping) else {"*": r}
-    ratios = sparse if isinstance(sparse, Mapping) or sparse is None else {"*": sparse}
+    given = sparse if isinstance(sparse, Mapping) else {} if sparse is None else {"*": sparse}
+    shares, budget = read_sparse(given, memory)
     settings = {
         "momentum": momentum,
         "weight_decay": weight_decay,
@@ -170,7 +175,7 @@ def build(
         example=_example(loaded, example_inputs),
         loss=resolve_loss(loss),
         request=Request(
-            layers, patches, _patterns(train), exact, batchnorm, compat, train_affine, dropout, ratios, sparse_strategy
+            layers, patches, _patterns(train), exact, batchnorm, compat, train_affine, dropout, shares, sparse_strategy
         ),
         optimizer=chosen,
         lr=starting_rate(optimizer, chosen, lr),
@@ -180,9 +185,12 @@ def build(
         cache_prefix=cache_prefix,
         skeleton=loaded.onnx_skeleton,
     )
+    machine = _machine(target, arch, linker, libc)
+    if budget is not None:
+        job = fit_memory(job, budget, machine, progress)
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
     known = NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
-    return compile_job(job, folder, _machine(target, arch, linker, libc), progress, debug=debug, tuning=known)
+    return compile_job(job, folder, machine, progress, debug=debug, tuning=known)
 
 
 def quality(

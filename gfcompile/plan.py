@@ -136,6 +136,11 @@ class Plan:
         """The layers of which a step updates drawn channels only."""
         return tuple(layer for layer in self.trained if layer.channels is not None)
 
+    @property
+    def convolutions(self) -> list[str]:
+        """Names of the trained convolutions, a head aside, in order of execution."""
+        return [layer.name for layer in self.trained if layer.kind == "conv" and layer.role != "head"]
+
     def draws(self) -> dict[str, Draw]:
         """What may be drawn in each of them."""
         return {

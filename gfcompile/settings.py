@@ -6,6 +6,7 @@ from typing import Any
 
 from gfcompile.errors import UserError
 
+_UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
 _WORDS = {"true": True, "false": False}
 
 
@@ -23,6 +24,17 @@ def split_settings(where: str, text: str) -> tuple[str, dict[str, Any]]:
             raise UserError(f"{where}: '{key}' stands twice in '{text}'; give it once")
         settings[key] = _value(value)
     return name, settings
+
+
+def read_bytes(where: str, given: int | str) -> int:
+    """262144 of `256KB` or 262144: B, KB, MB and GB of 1024 each."""
+    text = str(given).strip().upper()
+    number = text.rstrip("KMGB")
+    unit = text[len(number) :]
+    size = _number(number.strip())
+    if isinstance(given, bool) or size is None or unit not in _UNITS or not 0 < size * _UNITS[unit] < 2**63:
+        raise UserError(f"{where} '{given}': must be a number of bytes, as in 262144, 256KB or 2MB")
+    return int(size * _UNITS[unit])
 
 
 def _value(text: str) -> Any:

@@ -55,11 +55,15 @@ int main(int count, char **words) {
   printf("%s: batches of %d, %d classes, %d threads\n", about->name, about->batch, about->classes,
          gf_step_threads(step));
 
-  void *arrays[8] = {0}; /* in the step's own order: input, target and, for built-in losses, a weight a sample */
-  const void *inputs[8];
+  /* In the step's own order: input, target and, for built-in losses, a weight a sample. Channels that a sparse step
+   * draws itself stay NULL. */
+  void **arrays = calloc((size_t)gf_step_count(GF_KIND_INPUT), sizeof *arrays);
+  const void *const *inputs = (const void *const *)arrays;
+  if (!arrays) exit(1);
   for (int i = 0; i < gf_step_count(GF_KIND_INPUT); ++i) {
     const gf_value *value = gf_step_value(GF_KIND_INPUT, i);
-    inputs[i] = arrays[i] = allocate(value->bytes);
+    if (strcmp(value->role, "channels") == 0) continue;
+    arrays[i] = allocate(value->bytes);
     if (strcmp(value->role, "sample_weight") == 0)
       for (int n = 0; n < about->batch; ++n) ((float *)arrays[i])[n] = 1;
   }
@@ -88,6 +92,7 @@ int main(int count, char **words) {
   printf("%s[0] is %g\n", gradient->name, weight[0]);
   free(weight);
   for (int i = 0; i < gf_step_count(GF_KIND_INPUT); ++i) free(arrays[i]);
+  free(arrays);
   gf_step_destroy(step);
   return 0;
 }

@@ -38,7 +38,7 @@ def compile(args: argparse.Namespace) -> int:
     machine = find_machine(args)
     if args.out is not None and not args.dry_run:
         check_destination(args.out)
-    job, name, source = make_job(args, screen)
+    job, name, source = make_job(args, screen, machine)
     out = args.out if args.out is not None else Path(f"{name}_step")
     folder: Path | None = None
     if args.tune:
@@ -227,15 +227,20 @@ def diff(args: argparse.Namespace) -> int:
     return OK
 
 
-def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
-    """Load the model; returns the job, the model's name, and the sentence about its input shape (printed here)."""
+def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = None) -> tuple[Job, str, str]:
+    """Load the model; returns the job, the model's name, and the sentence about its input shape (printed here).
+
+    Where layers are to be chosen by a budget, by what a step for `machine` keeps; native if there is none.
+    """
     screen.progress("loading the model", transient=True)
     from gfcompile.compiler import Job
+    from gfcompile.fit_memory import fit_memory, read_sparse
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import DEFAULT_PATCH, Request
+    from gfcompile.targets import find_target
 
     loss = resolve_loss(args.loss or "cross_entropy")
     settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
@@ -245,6 +250,7 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
     patches = {"*": DEFAULT_PATCH, **dict(args.r)}
+    shares, budget = read_sparse(dict(args.sparse), args.memory)
     request = Request(
         args.layers,
         patches,
@@ -254,7 +260,7 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
         args.compat,
         args.train_affine,
         args.dropout,
-        dict(args.sparse) or None,
+        shares,
         args.sparse_strategy,
     )
     job = Job(
@@ -270,6 +276,8 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
         args.cache_prefix,
         loaded.onnx_skeleton,
     )
+    if budget is not None:
+        job = fit_memory(job, budget, machine or find_target("native"), screen.progress)
     return job, loaded.name, source
 
 

@@ -305,10 +305,14 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--exact", action="store_true", help="train the same layers without filtering")
     group.add_argument(
-        "--sparse", metavar="[NAME=]RATIO", type=_ratio, action="append", default=[],
+        "--sparse", metavar="[NAME=]RATIO|auto", type=_ratio, action="append", default=[],
         help="update, a step, the weights of this share of a convolution's input channels only, and keep nothing of the"
-        " others; for all trained convolutions but a head, or for those that NAME matches; may be repeated",
+        " others; for all trained convolutions but a head, or for those that NAME matches; may be repeated; auto: as"
+        " many layers as --memory allows, smaller shares in later ones, 2 % of all convolution weights",
     )  # fmt: skip
+    group.add_argument(
+        "--memory", metavar="BYTES", help="what --sparse auto may keep for the backward pass, as in 256KB or 2MB"
+    )
     group.add_argument(
         "--sparse-strategy", metavar="WHEN", default="step",
         help="step (default): channels are drawn anew every step; epoch: every epoch; fixed: once; norm: those whose"
@@ -439,10 +443,10 @@ def _patches(text: str) -> tuple[int, ...]:
         raise UserError(f"--r '{text}': must be patch edges joined by commas, as in 1,2,4,7") from error
 
 
-def _ratio(text: str) -> tuple[str, float]:
+def _ratio(text: str) -> tuple[str, float | str]:
     name, _, share = text.rpartition("=")
     try:
-        return name or "*", float(share)
+        return name or "*", text if text == "auto" else float(share)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is no share; write --sparse 0.1 or --sparse NAME=0.1") from error
 

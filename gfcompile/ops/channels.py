@@ -44,7 +44,7 @@ def take_weights(w: Tensor, channels: Tensor, shape: list[int], groups: int, pac
     """The weights that the drawn channels touch."""
     draw = Draw.of(shape, groups, channels.shape[0])
     whole = unpack(w, shape, groups) if packed else w
-    taken = whole.reshape(-1)[_positions(draw, channels, shape)]
+    taken = _by_output(_by_input(whole, groups)[channels.long()], draw.drawn_groups, draw.drawn_shape(shape))
     return pack(taken, draw.drawn_groups) if packed else taken
 
 
@@ -61,10 +61,11 @@ def put_weights(
 ) -> Tensor:
     """The weights with those of the drawn channels replaced."""
     draw = Draw.of(shape, groups, channels.shape[0])
-    drawn = draw.drawn_shape(shape)
-    whole = (unpack(w, shape, groups) if packed else w).clone().reshape(-1)
-    whole[_positions(draw, channels, shape)] = unpack(values, drawn, draw.drawn_groups) if packed else values
-    return pack(whole.reshape(shape), groups) if packed else whole.reshape(shape)
+    rows = _by_input((unpack(w, shape, groups) if packed else w).clone(), groups)
+    new = unpack(values, draw.drawn_shape(shape), draw.drawn_groups) if packed else values
+    rows[channels.long()] = _by_input(new, draw.drawn_groups)
+    whole = _by_output(rows, groups, shape)
+    return pack(whole, groups) if packed else whole
 
 
 @put_weights.register_fake
@@ -75,8 +76,7 @@ def _(w: Tensor, values: Tensor, channels: Tensor, shape: list[int], groups: int
 @custom_op("gf::spread_weights", mutates_args=())
 def spread_weights(values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
     """Values of the drawn channels' weights as a whole weight: zero for the channels that are not drawn."""
-    layout = WeightLayout.for_conv(shape, groups)
-    zeros = values.new_zeros(layout.physical_shape if packed else shape)
+    zeros = values.new_zeros(WeightLayout.for_conv(shape, groups).physical_shape if packed else shape)
     return put_weights(zeros, values, channels, shape, groups, packed)
 
 
@@ -85,12 +85,10 @@ def _(values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: b
     return values.new_empty(WeightLayout.for_conv(shape, groups).physical_shape if packed else shape)
 
 
-def _positions(draw: Draw, channels: Tensor, shape: list[int]) -> Tensor:
-    """Where each weight that the drawn channels touch stands among all, in the shape of the drawn ones."""
-    numbers = torch.arange(shape[0] * shape[1] * shape[2] * shape[3]).reshape(shape)
-    if draw.takes_groups:
-        return numbers[_places(channels, draw.group_inputs, draw.group_outputs)]
-    by_group = numbers.unflatten(0, (draw.groups, -1))  # [groups, Co/groups, Ci/groups, kh, kw]
-    first = torch.arange(draw.groups)[:, None]
-    inside = channels.long().reshape(draw.groups, -1) - first * draw.group_inputs
-    return by_group[first, :, inside].transpose(1, 2).flatten(0, 1)
+def _by_input(w: Tensor, groups: int) -> Tensor:
+    """[Co, Ci/groups, kh, kw] -> [Ci, Co/groups, kh, kw]: a row an input channel, with all the weights it touches."""
+    return w.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _by_output(rows: Tensor, groups: int, shape: list[int]) -> Tensor:
+    return rows.unflatten(0, (groups, -1)).transpose(1, 2).reshape(shape)

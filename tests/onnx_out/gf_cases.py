@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gfcompile.draws import Draw
 from gfcompile.layouts import WeightLayout
 from gfcompile.ops import gf
 from tests.onnx_out.aten_cases import AVG_POOLS, MAX_POOLS, positive, real, truth, whole
@@ -179,4 +180,37 @@ def _updates() -> list[Case]:
     return cases + [Case(gf.clip_coefficient.default, (sums, limit)) for limit in (0.5, 50.0)]
 
 
-CASES = [*_patches(), *_bits(), *_mixing(), *_convolutions(), *_winograd(), *_pools(), *_moves(), *_updates()]
+def _channels() -> list[Case]:
+    """Drawn of all, of each group, and whole groups: of a depthwise kernel, and of one with several channels."""
+    cases = []
+    drawn = (([16, 5, 3, 3], 1, [0, 3]), ([6, 3, 3, 2], 2, [1, 2, 3, 5]), ([8, 1, 3, 3], 8, [2, 5]))
+    for shape, groups, numbers in (*drawn, ([12, 2, 1, 1], 6, [2, 3, 8, 9])):
+        channels = torch.tensor(numbers, dtype=torch.int32)
+        draw = Draw.of(shape, groups, len(numbers))
+        x, whole, part = real(2, draw.in_channels, 3, 2), real(*shape), real(*draw.drawn_shape(shape))
+        cases.append(Case(gf.take_channels.default, (x, channels, 1, 1)))
+        cases.append(Case(gf.take_channels.default, (last(x), channels, 1, 1), {"channels_last": True}))
+        if draw.takes_groups:
+            sizes = (draw.group_inputs, draw.group_outputs)
+            cases.append(Case(gf.take_channels.default, (real(2, shape[0], 3, 2), channels, *sizes)))
+        for is_packed in (False, True):
+            options = {"packed": is_packed}
+            w = packed(shape, groups) if is_packed else whole
+            values = packed(draw.drawn_shape(shape), draw.drawn_groups) if is_packed else part
+            cases.append(Case(gf.take_weights.default, (w, channels, shape, groups), options))
+            cases.append(Case(gf.put_weights.default, (w, values, channels, shape, groups), options))
+            cases.append(Case(gf.spread_weights.default, (values, channels, shape, groups), options))
+    return cases
+
+
+CASES = [
+    *_patches(),
+    *_bits(),
+    *_mixing(),
+    *_convolutions(),
+    *_winograd(),
+    *_pools(),
+    *_moves(),
+    *_updates(),
+    *_channels(),
+]
