@@ -12,6 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gfcompile.budget.page import write_found
+from gfcompile.budget.planfile import apply_choices, apply_plan
+from gfcompile.budget.planner import EDGES as PLAN_EDGES
+from gfcompile.budget.planner import SHARES as PLAN_SHARES
+from gfcompile.budget.planner import Found, make_planner
 from gfcompile.codegen import artifact
 from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.link import choose_linker, require_linker
@@ -27,6 +32,7 @@ from gfcompile.noise.quality import EDGES, Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
+from gfcompile.settings import read_bytes, read_count
 from gfcompile.targets import Target, explain_foreign, find_target
 from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
@@ -61,6 +67,7 @@ def compile(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
+    plan: str | os.PathLike[str] | Found | None = None,
     sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
     sparse_strategy: str = "step",
     memory: int | str | None = None,
@@ -98,6 +105,7 @@ def compile(
     `sparse` updates, a step, the weights of that share of a trained convolution's input channels only, 0.1 or {pattern:
     share}, and keeps nothing of the others for the backward pass. They are drawn anew every step (`sparse_strategy`
     "step"), every epoch ("epoch": set `step.epoch`), once ("fixed"), or are those with the largest weights ("norm").
+    `plan` is a plan.toml, or what `find_plan` returned, in place of `layers`, `train`, `exact`, `sparse` and `r`.
     With sparse="auto", as many layers as keep no more than `memory` bytes for the backward pass (262144, "256KB").
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
@@ -132,6 +140,7 @@ def build(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
+    plan: str | os.PathLike[str] | Found | None = None,
     sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
     sparse_strategy: str = "step",
     memory: int | str | None = None,
@@ -186,11 +195,12 @@ def build(
         skeleton=loaded.onnx_skeleton,
     )
     machine = _machine(target, arch, linker, libc)
+    if plan is not None:
+        job = apply_choices(job, plan.chosen.choices) if isinstance(plan, Found) else apply_plan(job, Path(plan))
     if budget is not None:
         job = fit_memory(job, budget, machine, progress)
     folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
-    known = NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
-    return compile_job(job, folder, machine, progress, debug=debug, tuning=known)
+    return compile_job(job, folder, machine, progress, debug=debug, tuning=_databases(tuning))
 
 
 def quality(
@@ -223,6 +233,59 @@ def quality(
         Request(layers, train=_patterns(train), batchnorm=batchnorm, dropout=dropout),
     )
     return measure_quality(job, torch.as_tensor(y).detach().cpu(), r, cosine, progress=progress)
+
+
+def find_plan(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    memory: int | str,
+    step_flops: float | str | None = None,
+    data: tuple[Any, Any] | None = None,
+    layers: int | None = None,
+    train: str | Sequence[str] | None = None,
+    r: Sequence[int] = PLAN_EDGES,
+    sparse: Sequence[float] = PLAN_SHARES,
+    batchnorm: str | Mapping[str, str] = "eval",
+    dropout: bool = False,
+    target: str = "native",
+    arch: str | None = None,
+    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
+    optimizer: Any = "sgd",
+    tuning: bool | str | os.PathLike[str] = True,
+    out: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """What to do with each convolution so that the step's arena takes at most `memory` bytes (2097152, "2MB").
+
+    Of the layers that `layers` and `train` choose (all by default) each is frozen, trained exactly, or filtered with
+    one of `r`, with all input channels or with a share of `sparse` updated a step; the head is trained. `data` is a
+    batch (x, y) on which layers and noise are measured; without, every layer is worth the same and noise is estimated
+    from the kernels. `step_flops` bounds the FLOPs of the convolutions of a step. `out` is written as plan.toml, which
+    `compile(plan=...)` takes; a `Found` does as well. The best candidate whose arena, as the compiler places it, keeps
+    to the budget is returned: more budget never gives a worse score.
+    """
+    loaded = from_module(model)
+    chosen = resolve_optimizer(optimizer, {}, model.named_parameters(remove_duplicate=False))
+    job = Job(
+        loaded.module,
+        _example(loaded, example_inputs),
+        resolve_loss(loss),
+        Request(layers, train=_patterns(train), batchnorm=batchnorm, dropout=dropout),
+        chosen,
+    )
+    batch = None
+    if data is not None:
+        x, y = data
+        given = x if isinstance(x, (tuple, list)) else (x,)
+        batch = (tuple(_as_input(each) for each in given), torch.as_tensor(y).detach().cpu())
+    planner = make_planner(job, find_target(target, arch), r, sparse, batch, _databases(tuning), progress)
+    found = planner.find(
+        read_bytes("memory", memory), None if step_flops is None else read_count("step_flops", step_flops)
+    )
+    if out is not None:
+        write_found(found, Path(out))
+    return found
 
 
 def compile_job(
@@ -274,6 +337,10 @@ def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:
     if len(given) == 1 and not isinstance(given[0], Tensor):
         return example_input(loaded, tuple(given[0].shape), None)[0]
     return tuple(_as_input(x) for x in given)
+
+
+def _databases(tuning: bool | str | os.PathLike[str]) -> Databases:
+    return NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
 
 
 def _patterns(train: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Analysis:
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
-    keeping what autograd would: `exact`, and `published`, which filters.
+    keeping what autograd would: `exact`, and `published`, which filters; none if nobody asked for them.
     """
 
     job: Job
@@ -192,9 +192,13 @@ def analyse(
 
 
 def lower_job(
-    job: Job, kind: str = "cpu", observe: Observer | None = None, progress: Progress = lambda _: None
+    job: Job,
+    kind: str = "cpu",
+    observe: Observer | None = None,
+    progress: Progress = lambda _: None,
+    comparisons: bool = True,
 ) -> Lowered:
-    """Trace, plan, rewrite and lower for targets of this kind."""
+    """Trace, plan, rewrite and lower for targets of this kind; without `comparisons`, only what would be built."""
     winograd = job.winograd and kind == "cpu"  # its transforms have no template for GPUs
     traced = trace(job, progress)
     plan = traced.plan
@@ -208,6 +212,8 @@ def lower_job(
     }
     steps, modules = {}, {}
     for name, (source, its_plan, passes) in variants.items():
+        if name in COMPARISONS and not comparisons:
+            continue
         progress(f"rewriting and lowering: {name}")
         steps[name] = pipeline.run(source.duplicate(its_plan), passes, _named(observe, name))
         modules[name] = lower(steps[name])
@@ -236,7 +242,7 @@ def place(
         programs[name] = Planned(program, plan_arena(program))
         if name not in COMPARISONS:
             state.add(name, lowered.steps[name])
-    comparisons = {name: programs.pop(name) for name in COMPARISONS}
+    comparisons = {name: programs.pop(name) for name in COMPARISONS if name in programs}
     traced = lowered.traced
     return Analysis(
         lowered.job,

@@ -20,6 +20,7 @@ commands:
   gfcompile check MODEL                  whether it can be compiled, and all that stands in the way
   gfcompile tune MODEL|ARTIFACT          measure which schedules are fastest here, or on a board
   gfcompile quality MODEL --data B.npz   how far filtered gradients are from exact ones on a batch of yours
+  gfcompile plan MODEL --memory 2MB      what to do with each layer within a budget; writes plan.toml
   gfcompile inspect MODEL|ARTIFACT       layers, FLOPs and bytes kept, without generating code
   gfcompile verify MODEL [ARTIFACT]      compare the compiled step with PyTorch eager
   gfcompile export ARTIFACT              the trained model as ONNX, or its weights as safetensors
@@ -143,6 +144,47 @@ def quality_parser() -> Parser:
     _loss(group)
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="write quality.json and quality.svg here")
+    _screen(output)
+    return parser
+
+
+def plan_parser() -> Parser:
+    parser = Parser(
+        "plan",
+        "Find what to do with each convolution (freeze it, train it exactly, filter it with which r, update which part of"
+        " its channels) within a budget of memory and arithmetic, and write it as plan.toml, which --plan compiles and"
+        " you may edit. The budget is checked against the arena that the compiler places.",
+        "examples:\n  gfcompile plan resnet18.pt --memory 40MB --data batch.npz\n"
+        "  gfcompile plan resnet18.pt --memory 24MB --step-flops 40G --board rpi4 --batch 4\n"
+        "  gfcompile resnet18.pt --plan plan.toml",
+    )
+    _model(parser)
+    group = parser.add_argument_group("the budget, and what may be done within it")
+    group.add_argument("--memory", metavar="BYTES", help="the most that the step's arena may take, as in 256KB or 2MB")
+    group.add_argument(
+        "--step-flops", metavar="N", help="the most that the convolutions of a step may count, as in 250M or 1.5G"
+    )
+    group.add_argument(
+        "--data", metavar="FILE", type=Path,
+        help="an .npz file with x and y: layers are then worth what is measured on it; default: the same, each",
+    )  # fmt: skip
+    group.add_argument(
+        "--r", metavar="R,R,...", type=_patches, default=(2, 4, 7), help="patch edges to choose from; default: 2,4,7"
+    )
+    group.add_argument(
+        "--sparse", metavar="S,S,...", type=_shares, default=(0.25,),
+        help="shares of input channels to choose from, beside all of them; none: no such updates; default: 0.25",
+    )  # fmt: skip
+    _which(group)
+    _training(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--out", metavar="FILE", type=Path, default=Path("plan.toml"),
+        help="write the plan here, its data and picture beside it; default: plan.toml",
+    )  # fmt: skip
+    _target(output)
+    output.add_argument("--board", metavar="NAME", dest="target", help="the same as --target")
+    _database(output)
     _screen(output)
     return parser
 
@@ -293,6 +335,10 @@ def _model(
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is trained, and how")
+    group.add_argument(
+        "--plan", metavar="FILE", type=Path,
+        help="a plan.toml as `gfcompile plan` writes it, in place of --layers, --r, --train, --exact and --sparse",
+    )  # fmt: skip
     _which(group)
     group.add_argument(
         "--r", metavar="[NAME=]R", type=_patch, action="append", default=[],
@@ -449,6 +495,13 @@ def _ratio(text: str) -> tuple[str, float | str]:
         return name or "*", text if text == "auto" else float(share)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is no share; write --sparse 0.1 or --sparse NAME=0.1") from error
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return () if text == "none" else tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--sparse '{text}': must be shares joined by commas, as in 0.5,0.25, or none") from error
 
 
 def _batchnorm(text: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.select import BACKWARD, Select, layer_of
 from gfcompile.passes.static_moves import StaticMoves
 from gfcompile.pipeline import run
-from gfcompile.step import Role, Step
+from gfcompile.step import Role, Step, Value
 from gfcompile.verify import run_eagerly
 
 FILTERED = gf.filtered_convolution_backward.default
@@ -48,11 +48,12 @@ class Noise:
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """Everything measured of one layer; the keys are patch edges."""
+    """Everything measured of one layer; the keys are patch edges. `gw_squared` is |gw|^2 of the exact gradient."""
 
     layer: str
     geometry: ConvGeometry
     energy: KernelEnergy
+    gw_squared: float
     alone: Mapping[int, Noise]
     together: Mapping[int, Noise]
 
@@ -82,31 +83,44 @@ def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lamb
     step = run(traced.training.duplicate(plan), [StaticMoves(), Canonicalize()])
     progress("exact gradients")
     alone = _Alone(step, chosen, edges)
-    outputs = run_eagerly(step, job.example, y, visit=alone)
-    gradients = {value: tensor for value, tensor in outputs.items() if value.role is Role.GRADIENT}
-    loss = next(float(tensor) for value, tensor in outputs.items() if value.role is Role.LOSS)
+    exact = run_eagerly(step, job.example, y, visit=alone)
+    loss = next(float(tensor) for value, tensor in exact.items() if value.role is Role.LOSS)
     together: dict[int, _Together] = {}
     whole: dict[int, Likeness] = {}
     for r in edges:
         progress(f"filtered together, r={r}")
         filtered = _filter(step, dict.fromkeys(chosen, r))
         together[r] = _Together(filtered, chosen, alone.exact)
-        outputs = run_eagerly(filtered, job.example, y, visit=together[r])
-        comparison = Comparison()
-        for value, tensor in gradients.items():
-            comparison.add(tensor, outputs[value])
-        whole[r] = comparison.result()
+        whole[r] = _whole(exact, run_eagerly(filtered, job.example, y, visit=together[r]))
     layers = [
         LayerNoise(
             name,
             geometry,
             alone.energy[name],
+            alone.balances[name, edges[0]].gw_squared,
             {r: alone.balances[name, r].result() for r in edges},
             {r: together[r].balances[name].result() for r in edges},
         )
         for name, geometry in ((name, alone.geometry[name]) for name in chosen)
     ]
     return Measured(job.example[0].shape[0], loss, layers, whole, plan.refused)
+
+
+def measure_plan(job: Job, y: Tensor) -> Likeness:
+    """The gradients of all trained parameters, each layer filtered as the job's request says, against exact ones."""
+    traced = trace(job)
+    step = run(traced.training.duplicate(traced.plan), [StaticMoves(), Canonicalize()])
+    exact = run_eagerly(step, job.example, y)
+    found = run_eagerly(run(step.duplicate(step.plan), [Select()]), job.example, y)
+    return _whole(exact, found)
+
+
+def _whole(exact: Mapping[Value, Tensor], found: Mapping[Value, Tensor]) -> Likeness:
+    comparison = Comparison()
+    for value, tensor in exact.items():
+        if value.role is Role.GRADIENT:
+            comparison.add(tensor, found[value])
+    return comparison.result()
 
 
 def _filter(step: Step, patches: Mapping[str, int]) -> Step:
@@ -140,6 +154,10 @@ class _Balance:
         if exact[0] is not None and found[0] is not None:
             self.has_gx = True
             self.gx.add(exact[0], found[0])
+
+    @property
+    def gw_squared(self) -> float:
+        return float(self.gw[0].double().square().sum()) if self.gw is not None else 0.0
 
     def result(self) -> Noise:
         gw = compare(*self.gw) if self.gw is not None else Likeness(None, None)

@@ -69,12 +69,16 @@ def measure_quality(
     progress: Progress = lambda _: None,
 ) -> Quality:
     """Of the layers that the job's request chooses, on its example; `source` begins the errors about the batch."""
-    for r in edges:
-        if isinstance(r, bool) or not isinstance(r, int) or r < 1:
-            raise UserError(f"--r '{r}': must be patch edges of 1 or more, as in 1,2,4,7")
+    check_edges(edges)
     check_batch(job, y, source)
     measured = measure(job, y, sorted(set(edges)), progress)
     return Quality(measured, advise(measured, least_cosine))
+
+
+def check_edges(edges: Sequence[int]) -> None:
+    for r in edges:
+        if isinstance(r, bool) or not isinstance(r, int) or r < 1:
+            raise UserError(f"--r '{r}': must be patch edges of 1 or more, as in 1,2,4,7")
 
 
 def check_batch(job: Job, y: Tensor, source: str) -> None:
