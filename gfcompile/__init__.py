@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gfcompile.api import CompiledStep, build, compile, load
+    from gfcompile.api import CompiledStep, build, compile, find_plan, load, quality
     from gfcompile.optimizers import SGD, Adam, AdamW, RMSprop
 
 __version__ = "0.1.0"
-__all__ = ["SGD", "Adam", "AdamW", "CompiledStep", "RMSprop", "build", "compile", "load"]
+__all__ = ["SGD", "Adam", "AdamW", "CompiledStep", "RMSprop", "build", "compile", "find_plan", "load", "quality"]
 
 
 def __getattr__(name: str) -> Any:

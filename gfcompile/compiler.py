@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 import torch.utils._pytree as pytree
 import tvm
 from torch import Tensor, nn
@@ -66,7 +65,7 @@ class Analysis:
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
-    keeping what autograd would: `exact`, and `published`, which filters.
+    keeping what autograd would: `exact`, and `published`, which filters; none if nobody asked for them.
     """
 
     job: Job
@@ -200,8 +199,9 @@ def lower_job(
     observe: Observer | None = None,
     progress: Progress = lambda _: None,
     algorithms: Choose = choose_edge,
+    comparisons: bool = True,
 ) -> Lowered:
-    """Trace, plan, rewrite and lower for targets of this kind."""
+    """Trace, plan, rewrite and lower for targets of this kind; without `comparisons`, only what would be built."""
     winograd = allowed_algorithms(job, kind, algorithms)
     traced = trace(job, progress)
     plan = traced.plan
@@ -215,8 +215,10 @@ def lower_job(
     }
     steps, modules = {}, {}
     for name, (source, its_plan, passes) in variants.items():
+        if name in COMPARISONS and not comparisons:
+            continue
         progress(f"rewriting and lowering: {name}")
-        steps[name] = pipeline.run(_duplicate(source, its_plan), passes, _named(observe, name))
+        steps[name] = pipeline.run(source.duplicate(its_plan), passes, _named(observe, name))
         modules[name] = lower(steps[name])
     prefix = find_prefix(steps["train"])
     if job.cache_prefix:
@@ -248,7 +250,7 @@ def place(
         programs[name] = Planned(program, plan_arena(program))
         if name not in COMPARISONS:
             state.add(name, lowered.steps[name])
-    comparisons = {name: programs.pop(name) for name in COMPARISONS}
+    comparisons = {name: programs.pop(name) for name in COMPARISONS if name in programs}
     traced = lowered.traced
     return Analysis(
         lowered.job,
@@ -286,13 +288,6 @@ def _check_batch(inputs: tuple[Tensor, ...]) -> None:
     if len(sizes) != 1 or 0 in sizes:
         shapes = " and ".join("x".join(map(str, x.shape)) or "a scalar" for x in inputs)
         raise UserError(f"model: inputs of {shapes}; every input must have the batch as its first axis")
-
-
-def _duplicate(step: Step, plan: Plan) -> Step:
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(step.body.graph, {}))
-    body = torch.fx.GraphModule(step.body, graph)
-    return Step(body, list(step.inputs), list(step.outputs), plan, dict(step.tensors), step.updated_buffers)
 
 
 def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step], None] | None:

@@ -37,7 +37,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Request:
-    """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms.
+    """The user's wishes: `patches` maps a name pattern to r, or None to stay exact, "*" for all; `affine` trains the
+    trained layers' norms.
 
     `batchnorm` is a mode, or maps name patterns to modes: "eval" uses the running statistics, "train" the batch's,
     and "frozen" is eval with affine parameters that stay as they are even where others are trained. `sparse` maps a
@@ -46,7 +47,7 @@ class Request:
     """
 
     layers: int | None = None
-    patches: Mapping[str, int] | None = None
+    patches: Mapping[str, int | None] | None = None
     train: Sequence[str] = ()
     exact: bool = False
     batchnorm: str | Mapping[str, str] = "eval"
@@ -60,7 +61,7 @@ class Request:
         if self.layers is not None and self.layers < 1:
             raise UserError(f"--layers {self.layers}: must be 1 or more")
         for pattern, r in (self.patches or {}).items():
-            if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+            if r is not None and (not isinstance(r, int) or isinstance(r, bool) or r < 1):
                 raise UserError(
                     f"--r {_setting(pattern, r)}: the patch edge must be a whole number, 1 or more;"
                     " --exact trains without filtering"
@@ -161,7 +162,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
-    patches = dict(request.patches or {"*": DEFAULT_PATCH})
+    patches: dict[str, int | None] = dict(request.patches or {"*": DEFAULT_PATCH})
     ratios = dict(request.sparse or {})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
     head = _head(layers, convs)
@@ -272,7 +273,7 @@ def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[st
     ]
 
 
-def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:
+def _patch(layer: Layer, role: str, patches: Mapping[str, int | None], request: Request) -> int | None:
     if request.exact or layer.kind != "conv":
         return None
     return _setting_of(layer, role, patches, DEFAULT_PATCH)
@@ -294,6 +295,7 @@ def _setting_of(layer: Layer, role: str, settings: Mapping[str, T], default: T) 
 
 def _setting(pattern: str, value: object) -> str:
     """As the user wrote it."""
+    value = "exact" if value is None else value
     return f"{value}" if pattern == "*" else f"{pattern}={value}"
 
 
@@ -304,7 +306,7 @@ def _check_overrides(
     for pattern, value in settings.items():
         if pattern == "*" or any(matches(name, pattern) for name in names):
             continue
-        where = f"{option} {pattern}={value}"
+        where = f"{option} {_setting(pattern, value)}"
         if not any(matches(layer.name, pattern) for layer in layers):
             raise UserError(f"{where}: no layer has that name{_did_you_mean(pattern, layers)}")
         raise UserError(f"{where}: that layer is not a trained convolution; train it with --train {pattern}")

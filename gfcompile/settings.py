@@ -7,6 +7,7 @@ from typing import Any
 from gfcompile.errors import UserError
 
 _UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
+_COUNTS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _WORDS = {"true": True, "false": False}
 
 
@@ -35,6 +36,17 @@ def read_bytes(where: str, given: int | str) -> int:
     if isinstance(given, bool) or size is None or unit not in _UNITS or not 0 < size * _UNITS[unit] < 2**63:
         raise UserError(f"{where} '{given}': must be a number of bytes, as in 262144, 256KB or 2MB")
     return int(size * _UNITS[unit])
+
+
+def read_count(where: str, given: float | str) -> int:
+    """2000000 of `2M` or 2000000: K, M, G and T of 1000 each."""
+    text = str(given).strip().upper()
+    number = text.rstrip("KMGT")
+    unit = text[len(number) :]
+    count = _number(number.strip())
+    if isinstance(given, bool) or count is None or unit not in _COUNTS or not 0 < count * _COUNTS[unit] < 2**63:
+        raise UserError(f"{where} '{given}': must be a number of operations, as in 250M or 1.5G")
+    return int(count * _COUNTS[unit])
 
 
 def _value(text: str) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from torch import Tensor, fx
 
 from gfcompile.layouts import WeightLayout
 from gfcompile.plan import Plan
+
+Visit = Callable[[fx.Node, tuple[Any, ...], Any], None]  # a call, its arguments' values, its result
 
 
 class Role(StrEnum):
@@ -96,9 +100,17 @@ class Step:
     log: list[Event] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def duplicate(self, plan: Plan) -> Step:
+        """A copy for passes to change, under another plan for the same trained parameters; its log is empty."""
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(self.body.graph, {}))
+        body = fx.GraphModule(self.body, graph)
+        return Step(body, list(self.inputs), list(self.outputs), plan, dict(self.tensors), self.updated_buffers)
+
+    def run(self, *inputs: Tensor, visit: Visit | None = None) -> tuple[Tensor, ...]:
         """The graph in plain PyTorch. (Calling `body` would need its code generated anew after every pass.)"""
-        results: tuple[Tensor, ...] = fx.Interpreter(self.body).run(*inputs)
+        interpreter = fx.Interpreter(self.body) if visit is None else _Visited(self.body, visit)
+        results: tuple[Tensor, ...] = interpreter.run(*inputs)
         return results
 
     def origin(self, value: Value) -> str | None:
@@ -129,3 +141,17 @@ class Step:
     @property
     def refusals(self) -> list[Refusal]:
         return [refusal for event in self.log for refusal in event.refusals]
+
+
+class _Visited(fx.Interpreter):
+    """Shows every call to `visit` while the values that it reads are still there."""
+
+    def __init__(self, body: fx.GraphModule, visit: Visit) -> None:
+        super().__init__(body)
+        self.visit = visit
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_function":
+            self.visit(n, self.fetch_args_kwargs_from_env(n)[0], result)
+        return result

@@ -21,6 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from gfcompile import pipeline
+from gfcompile.batch_file import HOW_TO_SAVE, read_arrays
 from gfcompile.draws import Draw
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
@@ -39,7 +40,7 @@ from gfcompile.ops import gf
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.step import Role, Step, Value
+from gfcompile.step import Role, Step, Value, Visit
 from gfcompile.weights import module_of
 
 BATCHES = 3
@@ -55,7 +56,6 @@ TORCH_OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
 }
-HOW_TO_SAVE = "write it with numpy.savez(path, x=..., y=...)"
 
 Batch = tuple[Inputs, Tensor]
 Tensors = Mapping[str, Any]
@@ -188,15 +188,21 @@ class Reference:
 
 
 def run_eagerly(
-    step: Step, x: Inputs, y: Tensor, seed: int = 0, channels: Mapping[str, Tensor] | None = None
+    step: Step,
+    x: Inputs,
+    y: Tensor,
+    seed: int = 0,
+    channels: Mapping[str, Tensor] | None = None,
+    visit: Visit | None = None,
 ) -> dict[Value, Tensor]:
-    """Run a training step's graph in plain PyTorch; outputs by their signature. `channels` are drawn, by layer."""
+    """Run a training step's graph in plain PyTorch; outputs by their signature. `channels` are drawn, by layer; `visit`
+    sees every call."""
     doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
     doors.update(zip(input_values(x), x, strict=True))
     doors.update({Value(Role.CHANNELS, layer): drawn for layer, drawn in (channels or {}).items()})
     inputs = [doors[value] if value in doors else _as_kept(step, value) for value in step.inputs]
     with torch.no_grad():
-        results = step.run(*inputs)
+        results = step.run(*inputs, visit=visit)
     return dict(zip(step.outputs, results, strict=True))
 
 
@@ -295,11 +301,7 @@ def random_target(manifest: dict[str, Any], spec: dict[str, Any], generator: tor
 
 def _batches_from_file(path: Path, specs: list[dict[str, Any]], target: dict[str, Any], batch: int) -> Iterator[Batch]:
     """Several inputs are arrays x0, x1, ... there."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"--data {path}: not a readable .npz file; {HOW_TO_SAVE}") from error
+    arrays = read_arrays(path)
     wanted = {**{spec["name"]: spec for spec in specs}, "y": target}
     for name, spec in wanted.items():
         shape = spec["shape"]

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gfcompile.cli import commands, options, tune
+from gfcompile.cli import commands, options, plan, quality, tune
 from gfcompile.cli.screen import complain
 from gfcompile.errors import ContractError, UserError
 from gfcompile.runtime.errors import StepError
@@ -17,6 +17,8 @@ OK, USER_ERROR, INTERNAL, INTERRUPTED = 0, 2, 70, 130
 COMMANDS = {
     "check": (options.check_parser, commands.check),
     "inspect": (options.inspect_parser, commands.inspect),
+    "quality": (options.quality_parser, quality.quality),
+    "plan": (options.plan_parser, plan.plan),
     "tune": (options.tune_parser, tune.tune),
     "verify": (options.verify_parser, commands.verify),
     "export": (options.export_parser, commands.export),

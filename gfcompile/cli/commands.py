@@ -233,6 +233,7 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
     Where layers are to be chosen by a budget, by what a step for `machine` keeps; native if there is none.
     """
     screen.progress("loading the model", transient=True)
+    from gfcompile.budget.planfile import apply_plan
     from gfcompile.compiler import Job
     from gfcompile.fit_memory import fit_memory, read_sparse
     from gfcompile.frontend.example import example_input
@@ -276,6 +277,10 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
         args.cache_prefix,
         loaded.onnx_skeleton,
     )
+    if args.plan is not None:
+        if args.r:
+            raise UserError("--plan: says what is filtered; leave out --r, and edit the file")
+        job = apply_plan(job, args.plan)
     if budget is not None:
         job = fit_memory(job, budget, machine or find_target("native"), screen.progress)
     return job, loaded.name, source

@@ -19,6 +19,8 @@ commands:
   gfcompile MODEL [options]              compile; writes MODEL_step/, an importable Python package
   gfcompile check MODEL                  whether it can be compiled, and all that stands in the way
   gfcompile tune MODEL|ARTIFACT          measure which schedules are fastest here, or on a board
+  gfcompile quality MODEL --data B.npz   how far filtered gradients are from exact ones on a batch of yours
+  gfcompile plan MODEL --memory 2MB      what to do with each layer within a budget; writes plan.toml
   gfcompile inspect MODEL|ARTIFACT       layers, FLOPs and bytes kept, without generating code
   gfcompile verify MODEL [ARTIFACT]      compare the compiled step with PyTorch eager
   gfcompile export ARTIFACT              the trained model as ONNX, or its weights as safetensors
@@ -113,6 +115,77 @@ def inspect_parser() -> Parser:
     output = parser.add_argument_group("output")
     output.add_argument("--quick", action="store_true", help="trace forward only: the layers, without the memory plan")
     output.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.json and the pictures here")
+    _screen(output)
+    return parser
+
+
+def quality_parser() -> Parser:
+    parser = Parser(
+        "quality",
+        "Measure, layer by layer and for several patch edges, how far filtered gradients are from exact ones on a batch"
+        " of yours, and say which r each layer can bear. Runs in plain PyTorch; no code is generated.",
+        "examples:\n  gfcompile quality resnet18.pt --data batch.npz --layers 4 --r 1,2,4,7\n"
+        "  gfcompile quality resnet18.pt --data batch.npz --train 'layer4.*' --out report     # and a picture",
+    )
+    _model(parser, shaped=False)
+    group = parser.add_argument_group("what is measured")
+    group.add_argument(
+        "--data", metavar="FILE", type=Path,
+        help="an .npz file with x and y (x0, x1, ... for several inputs); all its samples are one batch",
+    )  # fmt: skip
+    group.add_argument("--batch", metavar="N", type=_whole, help="use the file's first N samples")
+    group.add_argument(
+        "--r", metavar="R,R,...", type=_patches, default=(1, 2, 4, 7), help="patch edges to try; default: 1,2,4,7"
+    )
+    group.add_argument(
+        "--cosine", metavar="C", type=_number("--cosine"), default=0.7,
+        help="a layer bears r if the cosine of its filtered with its exact weight gradient is C or more; default: 0.7",
+    )  # fmt: skip
+    _which(group)
+    _loss(group)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", type=Path, help="write quality.json and quality.svg here")
+    _screen(output)
+    return parser
+
+
+def plan_parser() -> Parser:
+    parser = Parser(
+        "plan",
+        "Find what to do with each convolution (freeze it, train it exactly, filter it with which r, update which part of"
+        " its channels) within a budget of memory and arithmetic, and write it as plan.toml, which --plan compiles and"
+        " you may edit. The budget is checked against the arena that the compiler places.",
+        "examples:\n  gfcompile plan resnet18.pt --memory 40MB --data batch.npz\n"
+        "  gfcompile plan resnet18.pt --memory 24MB --step-flops 40G --board rpi4 --batch 4\n"
+        "  gfcompile resnet18.pt --plan plan.toml",
+    )
+    _model(parser)
+    group = parser.add_argument_group("the budget, and what may be done within it")
+    group.add_argument("--memory", metavar="BYTES", help="the most that the step's arena may take, as in 256KB or 2MB")
+    group.add_argument(
+        "--step-flops", metavar="N", help="the most that the convolutions of a step may count, as in 250M or 1.5G"
+    )
+    group.add_argument(
+        "--data", metavar="FILE", type=Path,
+        help="an .npz file with x and y: layers are then worth what is measured on it; default: the same, each",
+    )  # fmt: skip
+    group.add_argument(
+        "--r", metavar="R,R,...", type=_patches, default=(2, 4, 7), help="patch edges to choose from; default: 2,4,7"
+    )
+    group.add_argument(
+        "--sparse", metavar="S,S,...", type=_shares, default=(0.25,),
+        help="shares of input channels to choose from, beside all of them; none: no such updates; default: 0.25",
+    )  # fmt: skip
+    _which(group)
+    _training(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--out", metavar="FILE", type=Path, default=Path("plan.toml"),
+        help="write the plan here, its data and picture beside it; default: plan.toml",
+    )  # fmt: skip
+    _target(output)
+    output.add_argument("--board", metavar="NAME", dest="target", help="the same as --target")
+    _database(output)
     _screen(output)
     return parser
 
@@ -239,15 +312,18 @@ def _model(
     parser: argparse.ArgumentParser,
     about: str = "a .pt2, .onnx, .pt or .pth file, or package.module:factory",
     count: str | None = None,
+    shaped: bool = True,
 ) -> None:
+    """Unless `shaped`, the samples say their shape."""
     group = parser.add_argument_group("model")
     group.add_argument("model", metavar="MODEL", nargs=count, help=about)
-    group.add_argument(
-        "--input",
-        metavar="NxCxHxW",
-        help="shape of a batch, several inputs joined by commas; default: the file's, else a printed guess",
-    )
-    group.add_argument("--batch", metavar="N", type=_whole, help="batch size, in place of the shape's first number")
+    if shaped:
+        group.add_argument(
+            "--input",
+            metavar="NxCxHxW",
+            help="shape of a batch, several inputs joined by commas; default: the file's, else a printed guess",
+        )
+        group.add_argument("--batch", metavar="N", type=_whole, help="batch size, in place of the shape's first number")
     group.add_argument("--weights", metavar="FILE", help="a .safetensors file to load into the model")
     group.add_argument(
         "--trust", action="store_true", help="let a model file run its own code; only for files that you trust"
@@ -261,16 +337,14 @@ def _model(
 def _plan(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is trained, and how")
     group.add_argument(
-        "--layers", metavar="N", type=_whole,
-        help="train the last N convolutions, and the classifier after them exactly; shortcut projections do not count",
+        "--plan", metavar="FILE", type=Path,
+        help="a plan.toml as `gfcompile plan` writes it, in place of --layers, --r, --train, --exact and --sparse",
     )  # fmt: skip
+    _which(group)
     group.add_argument(
         "--r", metavar="[NAME=]R", type=_patch, action="append", default=[],
-        help="patch edge in output pixels, for all layers or for those that NAME matches; may be repeated; default: 2",
-    )  # fmt: skip
-    group.add_argument(
-        "--train", metavar="PATTERN", action="append", default=[],
-        help="train these layers too, as in 'layer3.*'; may be repeated",
+        help="patch edge in output pixels, for all layers or for those that NAME matches, which NAME=exact leaves"
+        " unfiltered; may be repeated; default: 2",
     )  # fmt: skip
     group.add_argument(
         "--train-affine", action="store_true",
@@ -305,6 +379,20 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         " epochs train on that; for samples without random augmentation",
     )  # fmt: skip
     group.add_argument(
+        "--compat", metavar="reference", help="the published code's formulas, which omit 1/stride^2 in strided layers"
+    )
+
+
+def _which(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--layers", metavar="N", type=_whole,
+        help="train the last N convolutions, and the classifier after them exactly; shortcut projections do not count",
+    )  # fmt: skip
+    group.add_argument(
+        "--train", metavar="PATTERN", action="append", default=[],
+        help="train these layers too, as in 'layer3.*'; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
         "--batchnorm", metavar="[NAME=]MODE", type=_batchnorm, action="append", default=[],
         help="eval (default): running statistics stay fixed; train: batch statistics, and running ones are updated;"
         " frozen: eval, and the affine parameters stay too; for all or for those that NAME matches; may be repeated",
@@ -312,18 +400,11 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dropout", action="store_true", help="train with the model's dropouts on; they are off otherwise"
     )
-    group.add_argument(
-        "--compat", metavar="reference", help="the published code's formulas, which omit 1/stride^2 in strided layers"
-    )
 
 
 def _training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument(
-        "--loss", metavar="NAME[:KEY=VALUE,...]",
-        help="cross_entropy (default), bce_with_logits, mse, l1, smooth_l1, huber or module:callable, with settings as"
-        " in cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/0.5 or weight=FILE.npy",
-    )  # fmt: skip
+    _loss(group)
     group.add_argument("--optimizer", metavar="NAME", default="sgd", help="sgd (default), adam, adamw or rmsprop")
     group.add_argument(
         "--lr", metavar="RATE", type=_number("--lr"),
@@ -351,6 +432,14 @@ def _training(parser: argparse.ArgumentParser) -> None:
         "--group", metavar="PATTERN:KEY=VALUE,...", type=_group, action="append", default=[],
         help="settings of the parameters that PATTERN matches, as in '*.bias:weight_decay=0,lr_factor=0.1';"
         " may be repeated",
+    )  # fmt: skip
+
+
+def _loss(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--loss", metavar="NAME[:KEY=VALUE,...]",
+        help="cross_entropy (default), bce_with_logits, mse, l1, smooth_l1, huber or module:callable, with settings as"
+        " in cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/0.5 or weight=FILE.npy",
     )  # fmt: skip
 
 
@@ -386,12 +475,19 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from error
 
 
-def _patch(text: str) -> tuple[str, int]:
+def _patch(text: str) -> tuple[str, int | None]:
     name, _, edge = text.rpartition("=")
     try:
-        return name or "*", int(edge)
+        return name or "*", None if edge == "exact" else int(edge)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not a patch edge; write --r 2 or --r NAME=2") from error
+
+
+def _patches(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--r '{text}': must be patch edges joined by commas, as in 1,2,4,7") from error
 
 
 def _ratio(text: str) -> tuple[str, float | str]:
@@ -400,6 +496,13 @@ def _ratio(text: str) -> tuple[str, float | str]:
         return name or "*", text if text == "auto" else float(share)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is no share; write --sparse 0.1 or --sparse NAME=0.1") from error
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return () if text == "none" else tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--sparse '{text}': must be shares joined by commas, as in 0.5,0.25, or none") from error
 
 
 def _batchnorm(text: str) -> tuple[str, str]:

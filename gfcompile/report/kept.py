@@ -23,6 +23,7 @@ WEIGHT_GRADIENTS = {
     aten.mm.default: 1,
 }  # where the forward operand stands
 PROPAGATION = {gf.scale_by_area.default, gf.channel_mix_nhwc.default, gf.conv2d_input_grad_nhwc.default}
+EXACT_INPUT = "its input, which its exact weight gradient reads"
 LARGER_PATCH = "a larger patch (--r {layer}=R), or freezing {layer}"
 
 
@@ -91,7 +92,7 @@ class _Explanation:
             return "mask", self._above(node), *self._bits(readers)
         if trained:
             drawn = "the drawn channels of " if node.target is gf.take_channels.default else ""
-            why = f"{drawn}its input, which its exact weight gradient reads"
+            why = f"{drawn}{EXACT_INPUT}"
             return "activation", trained, why, "freezing {layer}, or filtering it where it is a convolution"
         return self._other(node, readers)
 

@@ -1,0 +1,61 @@
+"""What a plan takes once compiled: traced, lowered and placed as the compiler does it, no code generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from gfcompile.budget.choices import Choice, as_request
+from gfcompile.compiler import Analysis, Job, lower_job, place
+from gfcompile.report.measured_time import MeasuredTime, measured_time
+from gfcompile.targets import Target
+from gfcompile.tuning.algorithms import choose_by
+from gfcompile.tuning.database import NOTHING_KNOWN, Databases
+
+
+@dataclass(frozen=True)
+class Placed:
+    """`arena_bytes` is what the library's `gf_step_arena_bytes()` says, `predict_bytes` the part of it that the forward
+    pass takes."""
+
+    arena_bytes: int
+    saved_bytes: int
+    predict_bytes: int
+    time: MeasuredTime
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> Placed:
+        predict = analysis.programs["predict"].placement.bytes
+        return cls(analysis.arena_bytes, analysis.saved_bytes, predict, measured_time(analysis))
+
+
+Key = frozenset[tuple[str, Choice]]
+
+
+def key_of(choices: Mapping[str, Choice]) -> Key:
+    """What is trained, and how: all that a plan is."""
+    return frozenset((layer, choice) for layer, choice in choices.items() if choice.trains)
+
+
+class Arenas:
+    """Places plans of one job for one target, each once."""
+
+    def __init__(
+        self,
+        job: Job,
+        target: Target,
+        tuning: Databases = NOTHING_KNOWN,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.job, self.target, self.tuning, self.progress = job, target, tuning, progress
+        self.known: dict[Key, Placed] = {}
+
+    def __call__(self, choices: Mapping[str, Choice]) -> Placed:
+        key = key_of(choices)
+        if key not in self.known:
+            self.progress(f"placing plan {len(self.known) + 1}")
+            job = replace(self.job, request=as_request(choices, self.job.request))
+            choose = choose_by(self.tuning, self.target)
+            lowered = lower_job(job, self.target.kind, algorithms=choose, comparisons=False)
+            self.known[key] = Placed.of(place(lowered, self.target, tuning=self.tuning))
+        return self.known[key]

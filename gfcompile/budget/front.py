@@ -1,0 +1,101 @@
+"""Every plan that no other beats: fewer bytes, fewer FLOPs or a better score. Exact, by dynamic programming.
+
+Costs are sums over layers. A gradient travels back to the first trained layer and no further, so layers before that
+cost nothing, and the first itself hands no gradient on; every layer behind it passes the gradient, frozen ones too.
+Going from the last layer to the first, two ways to treat the layers behind differ in three sums and in nothing else, so
+the one that is no better in any of them can be dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+LIMITS = 4  # of FLOPs, in a thinned front
+LABELS = 4000  # more ways than this are thinned before the next layer: the front is then nearly, not surely, complete
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One thing that can be done with a layer: its bytes and FLOPs as the first trained layer, and where it passes the
+    gradient on to layers before it; `points` is what it adds to the score. A frozen layer can only pass on."""
+
+    choice: Hashable
+    trains: bool
+    first: tuple[int, int]
+    passing: tuple[int, int]
+    points: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A whole plan: a choice a layer, in order of execution, and its sums."""
+
+    choices: tuple[Hashable, ...]
+    bytes: int
+    flops: int
+    points: int
+
+
+def find_front(layers: Sequence[Sequence[Offer]], frozen: Hashable, base: tuple[int, int] = (0, 0)) -> list[Candidate]:
+    """Candidates that none other beats, best score first; `base` is what every plan costs."""
+    behind = [Candidate((), *base, 0)]
+    found = [Candidate((frozen,) * len(layers), *base, 0)]
+    for index in reversed(range(len(layers))):
+        before = (frozen,) * index
+        found += [
+            _add(label, offer, offer.first, before) for label in behind for offer in layers[index] if offer.trains
+        ]
+        found = undominated(found)
+        behind = _thin(undominated(_add(label, offer, offer.passing) for label in behind for offer in layers[index]))
+    return sorted(found, key=lambda each: (-each.points, each.bytes, each.flops))
+
+
+def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Without those that another matches or beats in all three; of equals the first stays."""
+    kept: list[Candidate] = []
+    flops: list[int] = []  # a staircase of what was kept so far: more FLOPs, more points
+    points: list[int] = []
+    for each in sorted(candidates, key=lambda each: (each.bytes, each.flops, -each.points)):
+        at = bisect_right(flops, each.flops)
+        if at and points[at - 1] >= each.points:
+            continue
+        kept.append(each)
+        start = at - 1 if at and flops[at - 1] == each.flops else at
+        stop = at
+        while stop < len(points) and points[stop] <= each.points:
+            stop += 1
+        flops[start:stop], points[start:stop] = [each.flops], [each.points]
+    return kept
+
+
+def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """About `count` of a front: the cheapest at evenly spaced scores, for each of a few limits of FLOPs, with the best
+    and the cheapest of all. Which they are does not depend on a budget."""
+    if len(candidates) <= count:
+        return list(candidates)
+    ordered = sorted(candidates, key=lambda each: (-each.points, each.bytes, each.flops))
+    flops = sorted(each.flops for each in ordered)
+    chosen = {ordered[0]: None, min(ordered, key=lambda each: (each.bytes, each.flops)): None}
+    levels = max(2, count // LIMITS)
+    for limit in (flops[len(flops) * part // LIMITS - 1] for part in range(1, LIMITS + 1)):
+        within = [each for each in ordered if each.flops <= limit]
+        best, least = within[0].points, within[-1].points
+        for step in range(levels):
+            enough = [each for each in within if each.points >= best - (best - least) * step / (levels - 1)]
+            chosen[min(enough, key=lambda each: (each.bytes, each.flops))] = None
+    return sorted(chosen, key=lambda each: (-each.points, each.bytes, each.flops))
+
+
+def _add(label: Candidate, offer: Offer, cost: tuple[int, int], before: tuple[Hashable, ...] = ()) -> Candidate:
+    return Candidate(
+        (*before, offer.choice, *label.choices),
+        label.bytes + cost[0],
+        label.flops + cost[1],
+        label.points + offer.points,
+    )
+
+
+def _thin(labels: list[Candidate]) -> list[Candidate]:
+    return labels if len(labels) <= LABELS else spread(labels, LABELS)

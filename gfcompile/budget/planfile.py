@@ -1,0 +1,144 @@
+"""plan.toml: what is done with every layer, written for people to edit and read back with the line of every mistake."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
+from gfcompile.compiler import Job, make_survey
+from gfcompile.errors import UserError
+from gfcompile.plan import Layer
+
+FORMAT = "gfcompile-plan-1"
+HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"
+HEAD = """\
+# A training plan, compiled by: gfcompile MODEL --plan {name}
+# Edit it freely. A line a layer, in order of execution:
+#   do = "freeze"            not trained
+#   do = "exact"             trained with exact gradients
+#   do = "filter", r = 4     trained with gradients averaged over patches of 4 x 4 output pixels
+#   sparse = 0.25            of a trained convolution: a step updates a drawn quarter of its input channels
+# Layers that are not listed are frozen.
+"""
+
+
+def write_plan(path: Path, choices: Mapping[str, Choice], about: Sequence[str], remarks: Mapping[str, str]) -> None:
+    """`about` are lines for the head, `remarks` stand behind their layer's line."""
+    width = max(len(layer) for layer in choices) + 2
+    lines = [HEAD.format(name=path.name).rstrip("\n"), "#", *(f"# {line}" for line in about), ""]
+    lines += [f'format = "{FORMAT}"', "", "[layers]"]
+    for layer, choice in choices.items():
+        remark = f"  # {remarks[layer]}" if layer in remarks else ""
+        lines.append(f"{_quoted(layer).ljust(width)} = {_inline(choice)}{remark}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def apply_plan(job: Job, path: Path) -> Job:
+    """The job with what the file says is trained."""
+    return apply_choices(job, _PlanFile(path).read(make_survey(job)))
+
+
+def apply_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
+    """The job with these trained, and nothing else."""
+    given = (job.request.layers, tuple(job.request.train), job.request.exact, job.request.sparse)
+    if given != (None, (), False, None):
+        raise UserError("--plan: says what is trained; leave out --layers, --train, --exact and --sparse")
+    return replace(job, request=as_request(choices, job.request))
+
+
+class _PlanFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"--plan {path}: {error.strerror}; `gfcompile plan MODEL --memory 2MB` writes one"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"--plan {path}: is not text; {HOW_TO_WRITE}") from error
+
+    def read(self, layers: Sequence[Layer]) -> dict[str, Choice]:
+        """Checked against the model's layers."""
+        try:
+            data = tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{self.path}: is not TOML: {error}; mend that line") from error
+        if data.get("format") != FORMAT:
+            self._fail("format", f'must be format = "{FORMAT}"; `gfcompile plan` writes such files')
+        for key in data:
+            if key not in ("format", "layers"):
+                self._fail(key, "is not known; a plan has format and [layers]")
+        rows = data.get("layers")
+        if not isinstance(rows, dict) or not rows:
+            self._fail("[layers]", 'lists no layer; write a line such as "conv1" = { do = "exact" }')
+        known = {layer.name: layer for layer in layers}
+        choices = {name: self._choice(name, row, known) for name, row in rows.items()}
+        if not any(choice.trains for choice in choices.values()):
+            self._fail("[layers]", 'trains nothing; give a layer do = "exact" or do = "filter"')
+        return choices
+
+    def _choice(self, name: str, row: Any, known: Mapping[str, Layer]) -> Choice:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean '{close[0]}'?" if close else "`gfcompile inspect MODEL` lists them"
+            self._fail(name, f"the model has no such layer; {hint}")
+        if not isinstance(row, dict):
+            self._fail(name, 'is not a table; write { do = "exact" }')
+        for key in row:
+            if key not in ("do", "r", "sparse"):
+                self._fail(name, f"'{key}' is not known; a layer has do, r and sparse")
+        way = row.get("do")
+        if way not in WAYS:
+            self._fail(name, f"do = '{way}' is not known; use {', '.join(WAYS)}")
+        is_conv = known[name].kind == "conv"
+        return Choice(way, self._patch(name, way, row, is_conv), self._share(name, way, row, is_conv))
+
+    def _patch(self, name: str, way: str, row: dict[str, Any], is_conv: bool) -> int | None:
+        r = row.get("r")
+        if way != FILTER:
+            if r is not None:
+                self._fail(name, f'r = {r} is for do = "filter"; remove it, or filter the layer')
+            return None
+        if not is_conv:
+            self._fail(name, f'is not a convolution and cannot be filtered; use do = "{EXACT}" or "{FREEZE}"')
+        if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+            self._fail(name, f"r = {r}: the patch edge must be a whole number, 1 or more, as in r = 2")
+        return r
+
+    def _share(self, name: str, way: str, row: dict[str, Any], is_conv: bool) -> float | None:
+        share = row.get("sparse")
+        if share is None:
+            return None
+        if way == FREEZE or not is_conv:
+            self._fail(name, f"sparse = {share} is for trained convolutions; remove it")
+        if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
+            self._fail(name, f"sparse = {share}: must be a share of the input channels, more than 0 and at most 1")
+        return float(share) if share < 1 else None
+
+    def _fail(self, key: str, text: str) -> NoReturn:
+        """Where a key stands is looked up in the text: the parser does not say."""
+        pattern = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*(=|$)""")
+        line = next((at for at, each in enumerate(self.text.splitlines(), 1) if pattern.match(each)), None)
+        where = f"{self.path}" if line is None else f"{self.path}: line {line}"
+        raise UserError(f"{where}: '{key}': {text}")
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _inline(choice: Choice) -> str:
+    parts = [f'do = "{choice.do}"']
+    if choice.r is not None:
+        parts.append(f"r = {choice.r}")
+    if choice.sparse is not None:
+        parts.append(f"sparse = {choice.sparse:g}")
+    return f"{{ {', '.join(parts)} }}"

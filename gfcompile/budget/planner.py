@@ -1,0 +1,178 @@
+"""The best plan within a budget of memory and arithmetic.
+
+Which plans are candidates does not depend on the budget: the front of `front.py`, whole for networks of up to
+WHOLE_FRONT layers and else a spread of it. The plan for a budget is the candidate with the best score whose counted
+bytes, FLOPs and *placed arena* keep to it: more budget never gives a worse one, and none takes more than it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from gfcompile.budget.arenas import Arenas, Placed, key_of
+from gfcompile.budget.choices import FROZEN, TRAINED, Choice, as_request
+from gfcompile.budget.front import Candidate, find_front, spread
+from gfcompile.budget.prices import Prices, price
+from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
+from gfcompile.compiler import Job, make_survey
+from gfcompile.errors import UserError
+from gfcompile.noise.likeness import Likeness
+from gfcompile.noise.measure import measure, measure_plan
+from gfcompile.noise.quality import check_batch, check_edges
+from gfcompile.plan import make_plan
+from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.targets import Target
+from gfcompile.tuning.database import NOTHING_KNOWN, Databases
+
+EDGES, SHARES = (2, 4, 7), (0.25,)
+WHOLE_FRONT = 8  # layers
+CANDIDATES = 48
+Progress = Callable[[str], None]
+Batch = tuple[tuple[Tensor, ...], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate. `bytes` are those kept for the backward pass, an estimate; `placed` is what it takes once compiled,
+    None where nobody had to know."""
+
+    choices: Mapping[str, Choice]
+    bytes: int
+    flops: int
+    score: float
+    placed: Placed | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The chosen plan among all candidates, best score first. `whole` is its gradient on the user's batch, all layers
+    filtered as planned, against the exact one; None without a batch."""
+
+    rows: Sequence[Row]
+    chosen: Row
+    prices: Prices
+    scores: Scores
+    memory: int
+    step_flops: int | None
+    target: str
+    batch: int
+    whole: Likeness | None
+
+
+class Planner:
+    """Prices the layers of a job once; then `find` answers for any budget.
+
+    The job's request says which layers may be trained (`layers`, `train`), and what holds for every plan (batch norms,
+    dropout). `data` is a batch to measure gradients on.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        target: Target,
+        edges: Sequence[int] = EDGES,
+        shares: Sequence[float] = SHARES,
+        data: Batch | None = None,
+        tuning: Databases = NOTHING_KNOWN,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        self.job, self.data, self.progress = job, data, progress
+        progress("tracing the forward pass")
+        layers = make_survey(job)
+        plan = make_plan(layers, job.request)
+        chosen = plan.convolutions
+        heads = [layer.name for layer in plan.trained if layer.name not in chosen]
+        if not chosen:
+            raise UserError("plan: no convolution may be trained; choose some with --layers or --train")
+        if data is not None:
+            x, y = data
+            self.scores = measured_scores(measure(replace(job, example=x), y, edges or (1,), progress), chosen)
+        else:
+            self.scores = estimated_scores(job.module, chosen, edges)
+        self.prices = price(job, layers, chosen, heads, edges, shares, self.scores, progress)
+        front = find_front(self.prices.offers, FROZEN, self.prices.base)
+        if not heads:
+            front = [each for each in front if each.points or any(choice != FROZEN for choice in each.choices)]
+        self.front = front if len(chosen) <= WHOLE_FRONT else spread(front, CANDIDATES)
+        self.arenas = Arenas(job, target, tuning, progress)
+
+    def find(self, memory: int, step_flops: int | None = None) -> Found:
+        """Refuses a budget that no plan keeps to, and says what the least is."""
+        affordable = [each for each in self.front if step_flops is None or each.flops <= step_flops]
+        if not affordable:
+            least = min(each.flops for each in self.front)
+            raise UserError(
+                f"--step-flops {in_flops(step_flops or 0)}: the frozen forward pass alone counts"
+                f" {in_flops(self.prices.base[1])}, the cheapest plan {in_flops(least)}; give that much or more"
+            )
+        smallest = self.arenas(self.choices(min(self.front, key=lambda each: (each.bytes, each.flops))))
+        if memory >= smallest.predict_bytes:
+            for candidate in affordable:
+                if candidate.bytes <= memory and self.arenas(self.choices(candidate)).arena_bytes <= memory:
+                    return self._found(candidate, memory, step_flops)
+        raise UserError(
+            f"--memory {in_bytes(memory)}: too little: the frozen forward pass alone takes an arena of"
+            f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(self._least())} ({self._least()} bytes);"
+            " give that much or more, or a smaller --batch or --input"
+        )
+
+    def choices(self, candidate: Candidate) -> dict[str, Choice]:
+        """A choice for every layer that may be trained, and for the head."""
+        chosen = {
+            layer: choice
+            for layer, choice in zip(self.prices.layers, candidate.choices, strict=True)
+            if isinstance(choice, Choice)
+        }
+        return {**chosen, **dict.fromkeys(self.prices.heads, TRAINED)}
+
+    def _least(self) -> int:
+        return min(placed.arena_bytes for placed in self.arenas.known.values())
+
+    def _found(self, best: Candidate, memory: int, step_flops: int | None) -> Found:
+        rows = {each: self._row(each) for each in self.front}
+        whole = None
+        if self.data is not None:
+            x, y = self.data
+            request = as_request(self.choices(best), self.job.request)
+            whole = measure_plan(replace(self.job, example=x, request=request), y)
+        return Found(
+            list(rows.values()),
+            rows[best],
+            self.prices,
+            self.scores,
+            memory,
+            step_flops,
+            self.arenas.target.name,
+            self.job.example[0].shape[0],
+            whole,
+        )
+
+    def _row(self, candidate: Candidate) -> Row:
+        choices = self.choices(candidate)
+        return Row(
+            choices, candidate.bytes, candidate.flops, candidate.points / POINTS, self.arenas.known.get(key_of(choices))
+        )
+
+
+def make_planner(
+    job: Job,
+    target: Target,
+    edges: Sequence[int] = EDGES,
+    shares: Sequence[float] = SHARES,
+    data: Batch | None = None,
+    tuning: Databases = NOTHING_KNOWN,
+    progress: Progress = lambda _: None,
+    source: str = "data",
+) -> Planner:
+    """A planner for wishes as a user gives them: checked first. `source` begins the errors about the batch."""
+    check_edges(edges)
+    for share in shares:
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+            raise UserError(f"--sparse '{share}': must be shares of the input channels between 0 and 1, as in 0.5,0.25")
+    if data is not None:
+        check_batch(replace(job, example=data[0]), data[1], source)
+    ordered = sorted(set(edges)), sorted(set(shares), reverse=True)
+    return Planner(job, target, *ordered, data, tuning, progress)

@@ -1,0 +1,59 @@
+"""`gfcompile plan`: what to do with each layer within a budget."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gfcompile.cli.commands import find_machine
+from gfcompile.cli.options import OPTIMIZER_SETTINGS
+from gfcompile.cli.screen import Screen
+from gfcompile.errors import UserError
+from gfcompile.settings import read_bytes, read_count
+
+OK = 0
+
+
+def plan(args: argparse.Namespace) -> int:
+    if args.memory is None:
+        raise UserError("plan: needs a budget; give --memory, as in --memory 2MB")
+    memory = read_bytes("--memory", args.memory)
+    step_flops = read_count("--step-flops", args.step_flops) if args.step_flops is not None else None
+    if args.out.exists():
+        raise UserError(f"--out {args.out}: is there already, and may have been edited; remove it, or choose another")
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)
+    from gfcompile.batch_file import read_batch
+    from gfcompile.budget.page import as_data, found_text, write_found
+    from gfcompile.budget.planner import make_planner
+    from gfcompile.compiler import Job
+    from gfcompile.frontend.example import example_input
+    from gfcompile.frontend.load import load_model
+    from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.optimizers import resolve_optimizer, starting_rate
+    from gfcompile.plan import Request
+    from gfcompile.tuning.database import Databases
+
+    machine = find_machine(args)
+    loss = resolve_loss(args.loss or "cross_entropy")
+    settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
+    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": dict(args.group) or None})
+    data = read_batch(args.data) if args.data is not None else None
+    loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
+    shape = args.input
+    if shape is None and data is not None:
+        shape = ",".join("x".join(map(str, x.shape)) for x in data[0])
+    example, source = example_input(loaded, shape, args.batch)
+    screen.say(source if args.input or data is None else source.replace("from --input", f"from {args.data}"))
+    request = Request(args.layers, train=tuple(args.train), batchnorm=dict(args.batchnorm), dropout=args.dropout)
+    lr = starting_rate(args.optimizer, optimizer, args.lr)
+    job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode)
+    planner = make_planner(
+        job, machine, args.r, args.sparse, data, Databases.open(args.db), screen.progress, f"--data {args.data}"
+    )
+    found = planner.find(memory, step_flops)
+    write_found(found, args.out)
+    screen.clear()
+    end = f"wrote {args.out}; compile it with: gfcompile {args.model} --plan {args.out}"
+    screen.result(json.dumps(as_data(found), indent=1) if args.json else f"{found_text(found)}\n\n{end}")
+    return OK

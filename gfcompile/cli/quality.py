@@ -1,0 +1,38 @@
+"""`gfcompile quality`: how far filtered gradients are from exact ones on a user's batch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gfcompile.cli.screen import Screen
+from gfcompile.errors import UserError
+
+OK = 0
+
+
+def quality(args: argparse.Namespace) -> int:
+    if args.data is None:
+        raise UserError(
+            "quality: needs a batch of yours; give --data FILE.npz, written with numpy.savez(path, x=..., y=...)"
+        )
+    screen = Screen(args.quiet, args.json)
+    screen.progress("starting", transient=True)
+    from gfcompile.batch_file import read_batch
+    from gfcompile.compiler import Job
+    from gfcompile.frontend.load import load_model
+    from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.noise.quality import measure_quality
+    from gfcompile.plan import Request
+
+    loss = resolve_loss(args.loss or "cross_entropy")
+    x, y = read_batch(args.data, args.batch)
+    loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
+    request = Request(args.layers, train=tuple(args.train), batchnorm=dict(args.batchnorm), dropout=args.dropout)
+    job = Job(loaded.module, x, loss, request, fixed_mode=loaded.fixed_mode)
+    found = measure_quality(job, y, args.r, args.cosine, f"--data {args.data}", screen.progress)
+    if args.out is not None:
+        found.write(args.out)
+    screen.clear()
+    screen.result(json.dumps(found.as_data(), indent=1) if args.json else str(found))
+    return OK

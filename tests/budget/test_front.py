@@ -1,0 +1,89 @@
+"""The front against brute force over every assignment, with costs summed anew from their definition."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from gfcompile.budget.front import Candidate, Offer, find_front, spread, undominated
+
+FROZEN = "freeze"
+BASE = (100, 1000)
+
+
+def random_layers(rng: random.Random, count: int) -> list[list[Offer]]:
+    """Offers with small numbers, so that ties are common; choices are their own places."""
+    layers = []
+    for _ in range(count):
+        offers = [Offer(FROZEN, False, (0, 0), (rng.randint(0, 3), rng.randint(0, 9)), 0)]
+        for choice in range(rng.randint(1, 3)):
+            size, flops = rng.randint(0, 12), rng.randint(0, 12)
+            passing = (size, flops + rng.randint(0, 6))
+            offers.append(Offer(choice, True, (size, flops), passing, rng.randint(0, 12)))
+        layers.append(offers)
+    return layers
+
+
+def every_plan(layers: list[list[Offer]]) -> list[tuple[int, int, int]]:
+    """Bytes, FLOPs and points of all assignments: nothing before the first trained layer costs, all behind it pass."""
+    found = []
+    for plan in itertools.product(*layers):
+        trained = [index for index, offer in enumerate(plan) if offer.trains]
+        size, flops = BASE
+        if trained:
+            first = trained[0]
+            costs = [plan[first].first, *(offer.passing for offer in plan[first + 1 :])]
+            size, flops = size + sum(cost[0] for cost in costs), flops + sum(cost[1] for cost in costs)
+        found.append((size, flops, sum(plan[index].points for index in trained)))
+    return found
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_equals_brute_force(count: int) -> None:
+    rng = random.Random(count)
+    for _ in range(4 if count > 6 else 12):
+        layers = random_layers(rng, count)
+        plans = every_plan(layers)
+        front = find_front(layers, FROZEN, BASE)
+        assert {(each.bytes, each.flops, each.points) for each in front} == set(pareto(plans))
+        for _ in range(25):
+            memory, flops = BASE[0] + rng.randint(0, 60), BASE[1] + rng.randint(0, 90)
+            best = max(points for size, work, points in plans if size <= memory and work <= flops)
+            assert next(each for each in front if each.bytes <= memory and each.flops <= flops).points == best
+
+
+def pareto(plans: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    distinct = set(plans)
+    kept: list[tuple[int, int, int]] = []
+    for size, flops, points in sorted(distinct, key=lambda plan: (plan[0], plan[1], -plan[2])):
+        if not any(other[1] <= flops and other[2] >= points for other in kept):
+            kept.append((size, flops, points))
+    return kept
+
+
+def test_choices_give_the_sums() -> None:
+    layers = random_layers(random.Random(5), 6)
+    for each in find_front(layers, FROZEN, BASE):
+        plan = [
+            next(offer for offer in offers if offer.choice == choice)
+            for offers, choice in zip(layers, each.choices, strict=True)
+        ]
+        assert (each.bytes, each.flops, each.points) in every_plan([[offer] for offer in plan])
+
+
+def test_of_equals_the_first_stays() -> None:
+    same = [Candidate(("a",), 1, 1, 1), Candidate(("b",), 1, 1, 1), Candidate(("c",), 1, 2, 1)]
+    assert undominated(same) == same[:1]
+
+
+def test_a_spread_keeps_the_ends_and_is_no_larger() -> None:
+    front = find_front(random_layers(random.Random(7), 8), FROZEN, BASE)
+    assert len(front) > 24
+    few = spread(front, 24)
+    assert len(few) <= 26
+    assert set(few) <= set(front)
+    assert few[0] == front[0]
+    assert min(each.bytes for each in few) == min(each.bytes for each in front)
+    assert spread(front, len(front)) == front
