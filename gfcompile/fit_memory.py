@@ -17,7 +17,7 @@ from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.compiler import Job, allowed_algorithms, make_survey, trace
 from gfcompile.errors import UserError
-from gfcompile.plan import Layer, Request, make_plan
+from gfcompile.plan import Layer, Request, make_plan, matches
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings import read_bytes
@@ -83,8 +83,9 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 def _with_shares(layers: Sequence[Layer], request: Request, count: int) -> Request:
     """The last `count` convolutions, with the largest shares that keep to SHARE."""
-    own = dict(request.sparse or {})
     chosen = make_plan(layers, replace(request, layers=count, sparse=None)).convolutions
+    given = (request.sparse or {}).items()
+    own = {pattern: share for pattern, share in given if any(matches(name, pattern) for name in chosen)}
     request = replace(request, layers=count)
 
     def shares(first: float) -> Request:
