@@ -69,12 +69,18 @@ def test_plan_and_compile_it(capsys: Capture, folder: Path, tmp_path: Path) -> N
             ["--memory", "2MB", "--sparse", "2"],
             "--sparse '2.0': must be shares of the input channels between 0 and 1, as in 0.5,0.25",
         ),
-        (["--memory", "2MB", "--sparse", "few"], "--sparse 'few': must be shares joined by commas, as in 0.5,0.25, or none"),
+        (
+            ["--memory", "2MB", "--sparse", "few"],
+            "--sparse 'few': must be shares joined by commas, as in 0.5,0.25, or none",
+        ),
         (
             ["--memory", "2MB", "--train", "blocks.*"],
             "--train blocks.*: no layer has that name; `gfcompile inspect MODEL` lists them",
         ),
-        (["--memory", "2MB", "--train", "10"], "plan: no convolution may be trained; choose some with --layers or --train"),
+        (
+            ["--memory", "2MB", "--train", "10"],
+            "plan: no convolution may be trained; choose some with --layers or --train",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_wishes(capsys: Capture, folder: Path, tmp_path: Path, options: list[str], text: str) -> None:
