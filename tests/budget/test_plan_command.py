@@ -34,13 +34,9 @@ def test_plan_and_compile_it(capsys: Capture, folder: Path, tmp_path: Path) -> N
     assert main(["plan", model, *SHAPE, "--memory", "1MB", "--out", str(out), "--json", *options]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["score_is"] == "estimated"
-    assert {row["layers"]["6"] for row in found["candidates"]} == {
-        "exact",
-        "r=2",
-        "exact sparse 0.25",
-        "r=2 sparse 0.25",
-        "freeze",
-    }
+    ways = {row["layers"]["6"] for row in found["candidates"]}
+    assert {"exact", "freeze"} <= ways
+    assert any("sparse 0.25" in way for way in ways)
     assert found["chosen"]["layers"] == {"6": "exact", "10": "exact"}
     assert '"6"  = { do = "exact" }' in out.read_text()
     ElementTree.parse(out.with_suffix(".svg"))

@@ -45,9 +45,15 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('[layers]\n"2" = { do = "exact" }', f": 'format': must be format = \"{FORMAT}\"; `gfcompile plan` writes such files"),
-        (HEAD, ": line 2: '[layers]': lists no layer; write a line such as \"conv1\" = { do = \"exact\" }"),
-        (HEAD + '"2" = { do = "freeze" }', ": line 2: '[layers]': trains nothing; give a layer do = \"exact\" or do = \"filter\""),
+        (
+            '[layers]\n"2" = { do = "exact" }',
+            f": 'format': must be format = \"{FORMAT}\"; `gfcompile plan` writes such files",
+        ),
+        (HEAD, ': line 2: \'[layers]\': lists no layer; write a line such as "conv1" = { do = "exact" }'),
+        (
+            HEAD + '"2" = { do = "freeze" }',
+            ': line 2: \'[layers]\': trains nothing; give a layer do = "exact" or do = "filter"',
+        ),
         (HEAD + '"2" = { do = "filtr" }', ": line 3: '2': do = 'filtr' is not known; use freeze, exact, filter"),
         (HEAD + '"2" = { r = 2 }', ": line 3: '2': do = 'None' is not known; use freeze, exact, filter"),
         (HEAD + '"2" = 4', ": line 3: '2': is not a table; write { do = \"exact\" }"),
@@ -73,7 +79,7 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
         ),
         (
             HEAD + '"10" = { do = "filter", r = 2 }',
-            ": line 3: '10': is not a convolution and cannot be filtered; use do = \"exact\" or \"freeze\"",
+            ': line 3: \'10\': is not a convolution and cannot be filtered; use do = "exact" or "freeze"',
         ),
         (
             HEAD + '"2" = { do = "exact", patch = 2 }',
@@ -83,9 +89,12 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
             HEAD + '"conv9" = { do = "exact" }',
             ": line 3: 'conv9': the model has no such layer; `gfcompile inspect MODEL` lists them",
         ),
-        ('budget = 3\n' + HEAD + '"2" = { do = "exact" }', ": line 1: 'budget': is not known; a plan has format and [layers]"),
+        (
+            "budget = 3\n" + HEAD + '"2" = { do = "exact" }',
+            ": line 1: 'budget': is not known; a plan has format and [layers]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_edits(job: Job, tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(text)

@@ -89,7 +89,7 @@ def test_built_libraries_say_what_the_plan_says(planner: Planner, tmp_path: Path
             model, (x,), plan=tmp_path / f"plan{index}.toml", out=tmp_path / f"built{index}_step", tuning=False
         )
         assert found.chosen.placed is not None
-        assert step._library.arena_bytes() == found.chosen.placed.arena_bytes <= memory
+        assert step._library.arena_bytes == found.chosen.placed.arena_bytes <= memory
         filtered = {layer for layer, choice in found.chosen.choices.items() if choice.do == FILTER}
         assert set(step.filtered_layers) == filtered
         assert step.train(x, y) > 0
