@@ -152,7 +152,7 @@ def quality_parser() -> Parser:
 def plan_parser() -> Parser:
     parser = Parser(
         "plan",
-        "Find what to do with each convolution (freeze it, train it exactly, filter it with which r, update which part of"
+        "Find what to do with each convolution (freeze it, train it exactly, filter it with which r, update how many of"
         " its channels) within a budget of memory and arithmetic, and write it as plan.toml, which --plan compiles and"
         " you may edit. The budget is checked against the arena that the compiler places.",
         "examples:\n  gfcompile plan resnet18.pt --memory 40MB --data batch.npz\n"

@@ -1,0 +1,192 @@
+"""Plans of a real network: within their budget as compiled, never worse for more budget, and refusals in words."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import gfcompile
+from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice, as_request, choices_of
+from gfcompile.budget.page import about, as_data, found_text, picture, write_found
+from gfcompile.budget.planner import Planner, make_planner
+from gfcompile.budget.score import estimated_scores
+from gfcompile.compiler import Job, analyse, make_survey
+from gfcompile.errors import UserError
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.plan import Request, make_plan
+from gfcompile.report.counts import exact_flops, filtered_flops
+from gfcompile.targets import find_target
+from tests.budget.nets import small
+from tests.noise.eager_filter import backward, cosine
+
+BUDGETS = 50
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    model, x, _ = small()
+    return Job(model, (x,), resolve_loss("cross_entropy"), Request(layers=3))
+
+
+@pytest.fixture(scope="module")
+def planner(job: Job) -> Planner:
+    """Of the last three convolutions, with few enough choices to place all that any budget asks for."""
+    _, x, y = small()
+    return make_planner(job, find_target("native"), (2, 4), (), ((x,), y))
+
+
+def test_the_budget_is_kept_and_more_of_it_is_never_worse(planner: Planner) -> None:
+    """Over random budgets: the arena is the compiler's own, found by an analysis apart from the planner's."""
+    least = min(planner.arenas(planner.choices(each)).arena_bytes for each in planner.front)
+    most = max(placed.arena_bytes for placed in planner.arenas.known.values())
+    rng = random.Random(0)
+    budgets = sorted(rng.randint(least, most + most // 8) for _ in range(BUDGETS))
+    scores, plans = [], {}
+    for memory in budgets:
+        found = planner.find(memory)
+        assert found.chosen.placed is not None
+        assert found.chosen.placed.arena_bytes <= memory
+        scores.append(found.chosen.score)
+        plans[tuple(found.chosen.choices.items())] = found.chosen
+    assert scores == sorted(scores)
+    assert len(plans) > 2, "the budgets tell plans apart"
+    assert scores[-1] == max(each.points for each in planner.front) / 1e6
+
+
+def test_the_best_that_fits_is_chosen(planner: Planner) -> None:
+    """Brute force over all candidates, every one placed."""
+    arenas = {each: planner.arenas(planner.choices(each)).arena_bytes for each in planner.front}
+    for memory in sorted(set(arenas.values())):
+        for limit in sorted({each.flops for each in planner.front})[::3]:
+            fits = [e for e, arena in arenas.items() if arena <= memory and e.bytes <= memory and e.flops <= limit]
+            if fits:
+                found = planner.find(memory, limit)
+                assert found.chosen.score == max(each.points for each in fits) / 1e6
+                assert found.chosen.flops <= limit
+
+
+def test_the_arena_is_the_one_that_the_compiler_places(planner: Planner, job: Job) -> None:
+    found = planner.find(10**7)
+    request = as_request(found.chosen.choices, job.request)
+    analysis = analyse(Job(job.module, job.example, job.loss, request))
+    assert found.chosen.placed is not None
+    assert found.chosen.placed.arena_bytes == analysis.arena_bytes
+    assert found.chosen.placed.saved_bytes == analysis.saved_bytes
+
+
+@pytest.mark.slow
+def test_built_libraries_say_what_the_plan_says(planner: Planner, tmp_path: Path) -> None:
+    """Through plan.toml, and through the library's own word."""
+    model, x, y = small()
+    arenas = sorted({planner.arenas(planner.choices(each)).arena_bytes for each in planner.front})
+    for index, memory in enumerate((arenas[0], arenas[len(arenas) // 2], arenas[-1])):
+        found = planner.find(memory)
+        write_found(found, tmp_path / f"plan{index}.toml")
+        step = gfcompile.compile(
+            model, (x,), plan=tmp_path / f"plan{index}.toml", out=tmp_path / f"built{index}_step", tuning=False
+        )
+        assert found.chosen.placed is not None
+        assert step._library.arena_bytes == found.chosen.placed.arena_bytes <= memory
+        filtered = {layer for layer, choice in found.chosen.choices.items() if choice.do == FILTER}
+        assert set(step.filtered_layers) == filtered
+        assert step.train(x, y) > 0
+
+
+def test_scores_are_the_progress_of_a_step(planner: Planner) -> None:
+    """Worth: squared norms of exact gradients; what filtering leaves: the cosine. Both from eager PyTorch and NumPy."""
+    model, x, y = small()
+    layers = planner.prices.layers
+    exact, _ = backward(model, x, y, dict.fromkeys(layers))
+    total = sum(float((seen.gw**2).sum()) for seen in exact.values())
+    for name in layers:
+        worth = float((exact[name].gw ** 2).sum()) / total
+        assert planner.scores.of(name, None) == pytest.approx(worth, rel=1e-3)
+        filtered, _ = backward(model, x, y, {name: 4})
+        left = max(0.0, cosine(exact[name].gw, filtered[name].gw))
+        assert planner.scores.of(name, 4) == pytest.approx(worth * left, abs=1e-3)
+
+
+def test_flops_are_counted(planner: Planner, job: Job) -> None:
+    """The most expensive plan by hand: all exact; the first hands nothing back."""
+    geometry = {layer.name: layer.geometry for layer in make_survey(job) if layer.geometry is not None}
+    forward = sum(exact_flops(each).forward for each in geometry.values())
+    first, *others = planner.prices.layers
+    everything = forward + exact_flops(geometry[first], input_gradient=False).backward
+    everything += sum(exact_flops(geometry[name]).backward for name in others)
+    assert planner.front[0].flops == everything
+    offers = dict(zip(planner.prices.layers, planner.prices.offers, strict=True))[others[0]]
+    filtered = next(offer for offer in offers if offer.choice == Choice(FILTER, 2))
+    counted = filtered_flops(geometry[others[0]], 2)
+    assert filtered.passing[1] == counted.total - counted.forward
+
+
+def test_bytes_of_a_uniform_plan_are_those_that_the_step_keeps(planner: Planner) -> None:
+    """All exact, and the head alone: what is priced is what the compiled step saves."""
+    for candidate in (planner.front[0], min(planner.front, key=lambda each: each.bytes)):
+        assert candidate.bytes == pytest.approx(planner.arenas(planner.choices(candidate)).saved_bytes, rel=0.1)
+
+
+def test_a_budget_below_the_forward_pass(planner: Planner) -> None:
+    smallest = planner.arenas(planner.choices(min(planner.front, key=lambda each: (each.bytes, each.flops))))
+    with pytest.raises(UserError) as error:
+        planner.find(100)
+    text = str(error.value)
+    assert text.startswith("--memory 100 B: too little: the frozen forward pass alone takes an arena of ")
+    assert f"({smallest.predict_bytes} bytes)" not in text or smallest.predict_bytes == smallest.arena_bytes
+    assert text.endswith("bytes); give that much or more, or a smaller --batch or --input")
+    least = int(text.rpartition("(")[2].partition(" ")[0])
+    assert planner.find(least).chosen.placed is not None, "what it says is enough"
+
+
+def test_flops_below_the_forward_pass(planner: Planner) -> None:
+    with pytest.raises(UserError) as error:
+        planner.find(10**7, 1000)
+    assert str(error.value).startswith("--step-flops 1.00 k: the frozen forward pass alone counts ")
+    assert str(error.value).endswith("; give that much or more")
+
+
+def test_the_page(planner: Planner, tmp_path: Path) -> None:
+    found = planner.find(10**7)
+    text = found_text(found)
+    assert "=>  1.000" in text
+    assert "arena, placed" in text
+    assert any("measured on the given batch" in line for line in about(found))
+    assert any("has a cosine of 1.000 with the exact one" in line for line in about(found))
+    assert as_data(found)["chosen"]["arena_bytes"] == found.chosen.placed.arena_bytes  # type: ignore[union-attr]
+    assert picture(found).count("<circle") == len(found.rows)
+    write_found(found, tmp_path / "plan.toml")
+    assert (tmp_path / "plan.svg").exists()
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_choices() -> None:
+    assert [str(each) for each in choices_of((2,), (0.25,), can_filter=True, can_draw=True)] == [
+        "freeze", "exact", "r=2", "exact sparse 0.25", "r=2 sparse 0.25",
+    ]  # fmt: skip
+    assert choices_of((2,), (0.25,), can_filter=False, can_draw=False) == [FROZEN, TRAINED]
+
+
+def test_a_request_does_what_was_chosen(job: Job) -> None:
+    choices = {"2": Choice(FILTER, 4, 0.5), "4": Choice(EXACT), "6": FROZEN, "10": TRAINED}
+    plan = make_plan(make_survey(job), as_request(choices, job.request))
+    assert {layer.name: (layer.r, layer.channels) for layer in plan.trained} == {
+        "2": (4, 3),
+        "4": (None, None),
+        "10": (None, None),
+    }
+
+
+def test_estimated_scores_fall_with_r_and_rise_with_dc() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 3), torch.nn.Conv2d(2, 2, 3), torch.nn.Conv2d(2, 2, 1))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+    scores = estimated_scores(model, ["0", "1", "2"], (2, 4))
+    assert not scores.is_measured
+    assert scores.of("0", None) == pytest.approx(1 / 3)
+    for layer in ("1", "2"):
+        assert scores.of(layer, None) > scores.of(layer, 2) > scores.of(layer, 4) > 0
+    assert scores.of("0", 4) > scores.of("1", 4)
