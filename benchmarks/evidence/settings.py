@@ -1,0 +1,98 @@
+"""What the evidence compares, and with which settings. They were fixed before any two methods had been compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SHARE = 0.02  # of the network's convolution weights that a sparse step updates, at most
+COMPARED_LAYERS = 4  # where every method is compared; the other depths are for the picture
+
+
+@dataclass(frozen=True)
+class Method:
+    """How gradients of the trained convolutions are computed. `strategy` chooses the channels of a sparse update."""
+
+    label: str
+    r: int | None = None
+    strategy: str | None = None
+    trains_convolutions: bool = True
+
+    @property
+    def is_dense(self) -> bool:
+        return self.trains_convolutions and self.strategy is None
+
+
+METHODS = {
+    "classifier": Method("classifier only", trains_convolutions=False),
+    "exact": Method("exact"),
+    "r2": Method("r=2", r=2),
+    "r4": Method("r=4", r=4),
+    "r7": Method("r=7", r=7),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Images are of half A for pretraining, of half B for the rest; `test` None takes all of half B's test images."""
+
+    networks: tuple[str, ...] = ("resnet", "mobilenet_v2")
+    seeds: tuple[int, ...] = (1, 2, 3)
+    methods: tuple[str, ...] = tuple(METHODS)
+    depths: tuple[int, ...] = (2, COMPARED_LAYERS, 8)  # the last N convolutions
+    other_depths_methods: tuple[str, ...] = ("exact", "r2", "r4")
+    batch: int = 32
+    pretrain_images: int = 12_000
+    pretrain_epochs: int = 2
+    pretrain_rate: float = 0.1
+    images: int = 6_000
+    epochs: int = 3
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    validation: int = 2_500
+    test: int | None = None
+
+
+QUICK = Settings(
+    networks=("resnet",),
+    seeds=(1, 2),
+    depths=(COMPARED_LAYERS,),
+    pretrain_images=64,
+    pretrain_epochs=1,
+    images=64,
+    epochs=1,
+    rates=(0.01, 0.03),
+    validation=32,
+    test=64,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fine-tuning: which network, method and depth, from which seed's pretraining and in which order of images."""
+
+    network: str
+    method: str
+    layers: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        depth = f", last {self.layers}" if METHODS[self.method].trains_convolutions else ""
+        return f"{self.network}{depth}, {METHODS[self.method].label}, seed {self.seed}"
+
+
+def runs_of(settings: Settings) -> list[Run]:
+    """Seed by seed, so that an unfinished evidence has whole comparisons of the first seeds."""
+    return [
+        Run(network, method, layers, seed)
+        for seed in settings.seeds
+        for network in settings.networks
+        for layers in settings.depths
+        for method in settings.methods
+        if layers == COMPARED_LAYERS or method in settings.other_depths_methods
+    ]
+
+
+def rate_key(network: str, method: str) -> str:
+    return f"{network}, {METHODS[method].label}"
