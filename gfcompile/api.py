@@ -58,6 +58,8 @@ def compile(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
+    sparse: float | Mapping[str, float] | None = None,
+    sparse_strategy: str = "step",
     compat: str | None = None,
     target: str = "native",
     arch: str | None = None,
@@ -87,6 +89,10 @@ def compile(
     sum: slower, with less scratch memory and a little less rounding. `cache_prefix` adds what `step.open_cache` needs:
     the frozen part of the network is then computed once a sample instead of once an epoch. `debug` makes a slower step
     that checks the memory around every buffer after every kernel, with the same results.
+
+    `sparse` updates, a step, the weights of that share of a trained convolution's input channels only, 0.1 or {pattern:
+    share}, and keeps nothing of the others for the backward pass. They are drawn anew every step (`sparse_strategy`
+    "step"), every epoch ("epoch": set `step.epoch`), once ("fixed"), or are those with the largest weights ("norm").
 
     `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
     target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
@@ -120,6 +126,8 @@ def build(
     cache_prefix: bool = False,
     batchnorm: str | Mapping[str, str] = "eval",
     dropout: bool = False,
+    sparse: float | Mapping[str, float] | None = None,
+    sparse_strategy: str = "step",
     compat: str | None = None,
     target: str = "native",
     arch: str | None = None,
@@ -145,6 +153,7 @@ def build(
         )
     loaded = from_module(model)
     patches = dict(r) if isinstance(r, Mapping) else {"*": r}
+    ratios = sparse if isinstance(sparse, Mapping) or sparse is None else {"*": sparse}
     patterns = (train,) if isinstance(train, str) else tuple(train or ())
     settings = {
         "momentum": momentum,
@@ -158,7 +167,9 @@ def build(
         module=loaded.module,
         example=_example(loaded, example_inputs),
         loss=resolve_loss(loss),
-        request=Request(layers, patches, patterns, exact, batchnorm, compat, train_affine, dropout),
+        request=Request(
+            layers, patches, patterns, exact, batchnorm, compat, train_affine, dropout, ratios, sparse_strategy
+        ),
         optimizer=chosen,
         lr=starting_rate(optimizer, chosen, lr),
         fixed_mode=loaded.fixed_mode,

@@ -199,7 +199,7 @@ def lower_job(
     winograd = job.winograd and kind == "cpu"  # its transforms have no template for GPUs
     traced = trace(job, progress)
     plan = traced.plan
-    exact = replace(plan, trained=tuple(replace(layer, r=None) for layer in plan.trained), refused=())
+    exact = replace(plan, trained=tuple(replace(layer, r=None, channels=None) for layer in plan.trained), refused=())
     variants = {
         "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
         "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, winograd)),

@@ -10,6 +10,7 @@ from gfcompile.passes.append_optimizer import AppendOptimizer
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.clip_gradients import ClipGradients
+from gfcompile.passes.draw_channels import DrawChannels
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm
 from gfcompile.passes.fold_frozen import FoldFrozen
@@ -37,6 +38,7 @@ FILTERING: Sequence[AnyPass] = (
     Canonicalize(),  # early: later passes look for few spellings
     Select(),  # reads the traced backward, before anything moves
     Filter(),  # expands what was selected
+    DrawChannels(),  # of what filtering leaves; hoist then keeps only the drawn channels
     RemoveDead(),  # the unfiltered operands are free now
     MergeEqual(),  # so that equal statistics are one
     Sink(),  # gradients meet their patch means without pixels

@@ -7,17 +7,23 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
+from gfcompile.draws import STRATEGIES, Draw, drawn_channels
 from gfcompile.errors import UserError
 from gfcompile.geometry import ConvGeometry
 
+T = TypeVar("T")
 DEFAULT_PATCH = 2
 BATCHNORM_MODES = ("eval", "train", "frozen")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with parameters, in order of execution; `unfilterable` says why a convolution must stay exact."""
+    """A module with parameters, in order of execution.
+
+    `unfilterable` says why a convolution must stay exact, `undrawable` why all its channels must be updated together.
+    """
 
     name: str
     kind: str  # "conv", "linear" or "other"
@@ -26,6 +32,7 @@ class Layer:
     is_shortcut: bool = False
     unfilterable: str | None = None
     idle: bool = False  # the loss does not depend on it
+    undrawable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,9 @@ class Request:
     """The user's wishes: `patches` maps a name pattern to r, "*" for all; `affine` trains the trained layers' norms.
 
     `batchnorm` is a mode, or maps name patterns to modes: "eval" uses the running statistics, "train" the batch's,
-    and "frozen" is eval with affine parameters that stay as they are even where others are trained.
+    and "frozen" is eval with affine parameters that stay as they are even where others are trained. `sparse` maps a
+    name pattern to the share of a trained convolution's input channels whose weights a step updates, "*" for all but
+    the head; None updates all. `sparse_strategy` says when, or by what, they are drawn.
     """
 
     layers: int | None = None
@@ -44,16 +53,26 @@ class Request:
     compat: str | None = None
     affine: bool = False
     dropout: bool = False
+    sparse: Mapping[str, float] | None = None
+    sparse_strategy: str = "step"
 
     def __post_init__(self) -> None:
         if self.layers is not None and self.layers < 1:
             raise UserError(f"--layers {self.layers}: must be 1 or more")
         for pattern, r in (self.patches or {}).items():
             if not isinstance(r, int) or isinstance(r, bool) or r < 1:
-                where = f"--r {r}" if pattern == "*" else f"--r {pattern}={r}"
                 raise UserError(
-                    f"{where}: the patch edge must be a whole number, 1 or more; --exact trains without filtering"
+                    f"--r {_setting(pattern, r)}: the patch edge must be a whole number, 1 or more;"
+                    " --exact trains without filtering"
                 )
+        for pattern, ratio in (self.sparse or {}).items():
+            if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio <= 1:
+                raise UserError(
+                    f"--sparse {_setting(pattern, ratio)}: must be a share of the input channels, more than 0 and at"
+                    " most 1; 1 updates all of them"
+                )
+        if self.sparse_strategy not in STRATEGIES:
+            raise UserError(f"--sparse-strategy '{self.sparse_strategy}' is not known; use {', '.join(STRATEGIES)}")
         for mode in self.norms.values():
             if mode not in BATCHNORM_MODES:
                 raise UserError(f"--batchnorm '{mode}' is not known; use {', '.join(BATCHNORM_MODES)}")
@@ -69,13 +88,17 @@ class Request:
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """`r` is None for a layer that stays exact; `role` is "layer", "head", "named" or "affine"."""
+    """`r` is None for a layer that stays exact; `role` is "layer", "head", "named" or "affine".
+
+    `channels` is how many of a convolution's input channels a step draws, to update their weights alone; None is all.
+    """
 
     name: str
     kind: str
     role: str
     r: int | None
     geometry: ConvGeometry | None
+    channels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +106,7 @@ class Plan:
     """What the compiler will do. `refused` are layers that were to be filtered and cannot be.
 
     `norms` are batch norm modes by name pattern, of which the last that fits counts; `dropout`: whether it is on.
+    `undrawn` are layers of which only some channels were to be updated, and which are updated whole, with the reason.
     """
 
     trained: tuple[PlannedLayer, ...]
@@ -92,6 +116,8 @@ class Plan:
     reference: bool
     refused: tuple[tuple[str, str], ...] = ()
     dropout: bool = False
+    sparse_strategy: str = "step"
+    undrawn: tuple[tuple[str, str], ...] = ()
 
     @property
     def batchnorm(self) -> str:
@@ -103,6 +129,19 @@ class Plan:
 
     def patch_of(self, layer: str) -> int | None:
         return next((planned.r for planned in self.trained if planned.name == layer), None)
+
+    @property
+    def sparse(self) -> tuple[PlannedLayer, ...]:
+        """The layers of which a step updates drawn channels only."""
+        return tuple(layer for layer in self.trained if layer.channels is not None)
+
+    def draws(self) -> dict[str, Draw]:
+        """What may be drawn in each of them."""
+        return {
+            layer.name: Draw.of_layer(layer.geometry, layer.channels)
+            for layer in self.trained
+            if layer.channels is not None and layer.geometry is not None
+        }
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -118,6 +157,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
     patches = dict(request.patches or {"*": DEFAULT_PATCH})
+    ratios = dict(request.sparse or {})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
     head = _head(layers, convs)
     counted = [layer for layer in convs if not layer.is_shortcut]
@@ -142,7 +182,7 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         layer.name for layer in layers if layer.kind == "other" and mode_of(layer.name, request.norms) == "frozen"
     }
     chosen = {name: role for name, role in chosen.items() if name not in frozen}
-    trained, refused = [], []
+    trained, refused, undrawn = [], [], []
     for layer in layers:
         if layer.name not in chosen:
             continue
@@ -150,8 +190,14 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         if r is not None and layer.unfilterable:
             refused.append((layer.name, layer.unfilterable))
             r = None
-        trained.append(PlannedLayer(layer.name, layer.kind, chosen[layer.name], r, layer.geometry))
-    _check_overrides(patches, layers, trained)
+        ratio = _ratio(layer, chosen[layer.name], ratios)
+        if ratio is not None and layer.undrawable:
+            undrawn.append((layer.name, layer.undrawable))
+            ratio = None
+        channels = drawn_channels(layer.geometry, ratio) if ratio is not None and layer.geometry is not None else None
+        trained.append(PlannedLayer(layer.name, layer.kind, chosen[layer.name], r, layer.geometry, channels))
+    _check_overrides("--r", patches, layers, trained)
+    _check_overrides("--sparse", ratios, layers, trained)
     parameters = {parameter for layer in layers if layer.name in chosen for parameter in layer.parameters}
     if not parameters:
         raise UserError("the plan trains nothing: use --layers N or --train PATTERN")
@@ -163,6 +209,8 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         request.compat == "reference",
         tuple(refused),
         request.dropout,
+        request.sparse_strategy,
+        tuple(undrawn),
     )
 
 
@@ -222,20 +270,39 @@ def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[st
 def _patch(layer: Layer, role: str, patches: Mapping[str, int], request: Request) -> int | None:
     if request.exact or layer.kind != "conv":
         return None
-    named = [r for pattern, r in patches.items() if pattern != "*" and matches(layer.name, pattern)]
+    return _setting_of(layer, role, patches, DEFAULT_PATCH)
+
+
+def _ratio(layer: Layer, role: str, ratios: Mapping[str, float]) -> float | None:
+    """None where all channels are updated."""
+    ratio = _setting_of(layer, role, ratios, 1.0) if layer.kind == "conv" else None
+    return None if ratio == 1 else ratio
+
+
+def _setting_of(layer: Layer, role: str, settings: Mapping[str, T], default: T) -> T | None:
+    """The last pattern that names the layer counts; what holds for all layers leaves the head alone."""
+    named = [setting for pattern, setting in settings.items() if pattern != "*" and matches(layer.name, pattern)]
     if named:
         return named[-1]
-    return None if role == "head" else patches.get("*", DEFAULT_PATCH)
+    return None if role == "head" else settings.get("*", default)
 
 
-def _check_overrides(patches: Mapping[str, int], layers: Sequence[Layer], trained: Iterable[PlannedLayer]) -> None:
+def _setting(pattern: str, value: object) -> str:
+    """As the user wrote it."""
+    return f"{value}" if pattern == "*" else f"{pattern}={value}"
+
+
+def _check_overrides(
+    option: str, settings: Mapping[str, object], layers: Sequence[Layer], trained: Iterable[PlannedLayer]
+) -> None:
     names = [layer.name for layer in trained if layer.kind == "conv"]
-    for pattern, r in patches.items():
+    for pattern, value in settings.items():
         if pattern == "*" or any(matches(name, pattern) for name in names):
             continue
+        where = f"{option} {pattern}={value}"
         if not any(matches(layer.name, pattern) for layer in layers):
-            raise UserError(f"--r {pattern}={r}: no layer has that name{_did_you_mean(pattern, layers)}")
-        raise UserError(f"--r {pattern}={r}: that layer is not a trained convolution; train it with --train {pattern}")
+            raise UserError(f"{where}: no layer has that name{_did_you_mean(pattern, layers)}")
+        raise UserError(f"{where}: that layer is not a trained convolution; train it with --train {pattern}")
 
 
 def _check_norms(norms: Mapping[str, str], layers: Sequence[Layer]) -> None:

@@ -29,17 +29,21 @@ def make_selftest(analysis: Analysis, manifest: dict[str, Any]) -> dict[str, Arr
     """The tensors of the file; `gf_selftest.c` reads them by these names."""
     generator = torch.Generator().manual_seed(SEED)
     doors: dict[str, Tensor] = {}
+    draws = analysis.plan.draws()
     for spec in manifest["inputs"]:
         role, key = spec["role"], f"{spec['role']}/{spec['name']}"
         if role == Role.INPUT:
             doors[key] = random_input(spec, generator)
         elif role == Role.TARGET:
             doors[key] = random_target(manifest, spec, generator)
+        elif role == Role.CHANNELS:
+            doors[key] = torch.tensor(draws[spec["name"]].spread(), dtype=torch.int32)
         else:  # every sample counts, and the seed is 0, as run_eagerly has it
             fill = 1 if role == Role.SAMPLE_WEIGHT else 0
             doors[key] = torch.full(spec["shape"], fill, dtype=getattr(torch, spec["dtype"]))
     x, y = ([doors[key] for key in doors if key.startswith(f"{role}/")] for role in (Role.INPUT, Role.TARGET))
-    outputs = run_eagerly(analysis.steps["gradients"], tuple(x), y[0])
+    channels = {layer: doors[f"{Role.CHANNELS}/{layer}"] for layer in draws}
+    outputs = run_eagerly(analysis.steps["gradients"], tuple(x), y[0], channels=channels)
     found = {key: tensor.numpy() for key, tensor in doors.items()}
     found["tolerance"] = np.array([TOLERANCES[manifest["batchnorm"]]], np.float32)
     for value, result in outputs.items():

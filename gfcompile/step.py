@@ -19,6 +19,7 @@ class Role(StrEnum):
     TARGET = "target"
     SAMPLE_WEIGHT = "sample_weight"
     SEED = "seed"
+    CHANNELS = "channels"
     LR = "lr"
     PARAMETER = "parameter"
     OPTIMIZER = "optimizer"
@@ -30,7 +31,7 @@ class Role(StrEnum):
 
 
 # what the caller hands in, in this order; a step has inputs or, behind a frozen prefix, features
-DOORS = (Role.INPUT, Role.FEATURE, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED)
+DOORS = (Role.INPUT, Role.FEATURE, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED, Role.CHANNELS)
 STATE = frozenset({Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER})
 
 

@@ -21,6 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from gfcompile import pipeline
+from gfcompile.draws import Draw
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
@@ -34,10 +35,12 @@ from gfcompile.frontend.trace import (
     trace_training,
     working_copy,
 )
+from gfcompile.ops import gf
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.step import Role, Step, Value
+from gfcompile.weights import module_of
 
 BATCHES = 3
 # float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
@@ -106,12 +109,13 @@ class Reference:
         self.module = working_copy(module)
         layers = survey(trace_forward(self.module, batch[0]), self.module)
         self.plan = plan_of(manifest)
+        self.groups = {layer.name: layer.geometry.groups for layer in layers if layer.geometry is not None}
         filtered = [index for index, layer in enumerate(layers) if layer.name in manifest["filtered_layers"]]
         last = filtered[-1] if filtered else -1
         self.untouched = {parameter for layer in layers[last + 1 :] for parameter in layer.parameters}
         traced = trace_training(working_copy(module), *batch, loss, self.plan)
         names = [rewrite.name for rewrite in pipeline.FILTERING]
-        self.filtered = pipeline.run(traced, pipeline.FILTERING[: names.index("filter") + 1])
+        self.filtered = pipeline.run(traced, pipeline.FILTERING[: names.index("draw_channels") + 1])
 
     def compare(self, step: RuntimeStep, x: Inputs, y: Tensor) -> Iterator[tuple[tuple[str, str], float]]:
         """Yield ((what, against what), relative error); trains `step` once, at the end."""
@@ -120,7 +124,8 @@ class Reference:
         for index, (found, wanted_output) in enumerate(zip(pytree.tree_leaves(step.predict(x)), expected, strict=True)):
             which = f" [{index}]" if len(expected) > 1 else ""
             yield (f"predict{which}", "eager model"), relative_error(found, wanted_output)
-        outputs = run_eagerly(self.filtered, x, y)
+        channels = {layer: torch.from_numpy(drawn) for layer, drawn in step.channels.items()}
+        outputs = run_eagerly(self.filtered, x, y, channels=channels)
         if self.plan.dropout:  # PyTorch draws other numbers: the graph after filter is the only peer
             exact: dict[str, np.ndarray] = {}
             exact_loss = float(next(t for value, t in outputs.items() if value.role is Role.LOSS))
@@ -132,17 +137,28 @@ class Reference:
         for name, gradient in gradients.items():
             yield (f"gradient {name}", "eager graph after filter"), relative_error(gradient, wanted[name], floor)
             if name in self.untouched and name in exact:
-                yield (f"gradient {name}", "autograd"), relative_error(gradient, exact[name], floor)
+                whole = np.where(self._drawn(name, channels, gradient.shape), exact[name], 0)
+                yield (f"gradient {name}", "autograd"), relative_error(gradient, whole, floor)
         before = step.state_dict()
         yield ("loss", "eager model"), relative_error(step.train(x, y, lr=VISIBLE_RATE, seed=0), exact_loss)
         after = step.state_dict()
         for name, expected in self._updated(before, gradients).items():
             old, new = (np.asarray(state[name], dtype=np.float64) for state in (before, after))
+            expected = np.where(self._drawn(name, channels, old.shape), expected, old)
             floor = ROUNDED_AWAY * float(np.linalg.norm(old))
             yield (f"update of {name}", "torch.optim"), relative_error(new - old, expected - old, floor)
         for value, tensor in outputs.items():
             if value.role is Role.BUFFER:  # running statistics
                 yield (f"update of {value.name}", "eager graph after filter"), relative_error(after[value.name], tensor)
+
+    def _drawn(self, parameter: str, channels: Mapping[str, Tensor], shape: tuple[int, ...]) -> np.ndarray:
+        """Where a parameter is updated: everywhere but in kernels of which channels are drawn."""
+        drawn = channels.get(module_of(parameter))
+        if drawn is None or len(shape) != 4:
+            return np.array(True)
+        groups = self.groups[module_of(parameter)]
+        ones = torch.ones(Draw.of(shape, groups, len(drawn)).drawn_shape(shape))
+        return gf.spread_weights(ones, drawn, list(shape), groups).numpy() > 0
 
     def _updated(self, weights: Tensors, gradients: Tensors) -> dict[str, np.ndarray]:
         """The trained weights after one step of torch.optim, in float64, on gradients that were compared already.
@@ -171,10 +187,13 @@ class Reference:
         return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
 
 
-def run_eagerly(step: Step, x: Inputs, y: Tensor, seed: int = 0) -> dict[Value, Tensor]:
-    """Run a training step's graph in plain PyTorch; outputs by their signature."""
+def run_eagerly(
+    step: Step, x: Inputs, y: Tensor, seed: int = 0, channels: Mapping[str, Tensor] | None = None
+) -> dict[Value, Tensor]:
+    """Run a training step's graph in plain PyTorch; outputs by their signature. `channels` are drawn, by layer."""
     doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
     doors.update(zip(input_values(x), x, strict=True))
+    doors.update({Value(Role.CHANNELS, layer): drawn for layer, drawn in (channels or {}).items()})
     inputs = [doors[value] if value in doors else _as_kept(step, value) for value in step.inputs]
     with torch.no_grad():
         results = step.run(*inputs)
@@ -210,7 +229,9 @@ def plan_of(manifest: dict[str, Any]) -> Plan:
     """The plan that an artifact was compiled with; refused layers come back as exact ones."""
     refused = {layer for layer, _ in manifest["refusals"]}
     trained = tuple(
-        PlannedLayer(row["layer"], "conv", row["role"], None if row["layer"] in refused else row["r"], None)
+        PlannedLayer(
+            row["layer"], "conv", row["role"], None if row["layer"] in refused else row["r"], None, row["channels"]
+        )
         for row in manifest["plan"]["trained"]
     )
     return Plan(

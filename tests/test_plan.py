@@ -298,3 +298,81 @@ def test_patch_for_a_layer_that_is_not_trained():
 
 def test_nothing_to_train():
     refuses([norm("bn")], "the plan trains nothing: use --layers N or --train PATTERN")
+
+
+def channels(model, **request):
+    return {layer.name: layer.channels for layer in make_plan(model, Request(**request)).trained}
+
+
+WIDE = [
+    conv("first", replace(GEOMETRY, in_channels=10)),
+    conv("depthwise", replace(GEOMETRY, in_channels=20, out_channels=20, groups=20)),
+    conv("last", replace(GEOMETRY, in_channels=40)),
+    linear("fc"),
+]
+
+
+def test_a_ratio_is_a_number_of_input_channels_and_the_head_stays_dense():
+    assert channels(WIDE, sparse={"*": 0.1}) == {"first": 1, "depthwise": 2, "last": 4, "fc": None}
+    assert channels(WIDE) == dict.fromkeys(("first", "depthwise", "last", "fc"))
+    assert channels(CONV_HEAD, sparse={"*": 0.5}) == {"features.0": 1, "features.1": 1, "classifier": None}
+    assert channels(CONV_HEAD, sparse={"classifier": 0.5})["classifier"] == 1
+
+
+def test_the_last_pattern_that_names_a_layer_gives_its_ratio():
+    assert channels(WIDE, sparse={"*": 0.1, "la*": 0.5, "last": 0.25}) == {
+        "first": 1,
+        "depthwise": 2,
+        "last": 10,
+        "fc": None,
+    }
+
+
+def test_a_ratio_that_is_all_channels_is_the_dense_layer():
+    assert channels(WIDE, sparse={"*": 1.0}) == channels(WIDE)
+    assert channels(WIDE, sparse={"*": 0.99})["first"] is None
+
+
+def test_a_layer_whose_channels_cannot_be_drawn_stays_dense_with_its_reason():
+    plan = make_plan([conv("a", undrawable="because"), linear("fc")], Request(sparse={"*": 0.5}))
+    assert plan.undrawn == (("a", "because"),)
+    assert not plan.sparse
+    assert make_plan([conv("a", undrawable="because"), linear("fc")], Request(sparse={"*": 1.0})).undrawn == ()
+
+
+@pytest.mark.parametrize("ratio", [0, -0.1, 1.5, True, "x"])
+def test_bad_ratios(ratio):
+    refuses(
+        RESNET,
+        f"--sparse {ratio}: must be a share of the input channels, more than 0 and at most 1; 1 updates all of them",
+        sparse={"*": ratio},
+    )
+    refuses(
+        RESNET,
+        f"--sparse conv1={ratio}: must be a share of the input channels, more than 0 and at most 1;"
+        " 1 updates all of them",
+        sparse={"conv1": ratio},
+    )
+
+
+def test_a_ratio_for_what_is_not_trained():
+    refuses(
+        RESNET,
+        "--sparse block9=0.5: no layer has that name; `gfcompile inspect MODEL` lists them",
+        sparse={"block9": 0.5},
+    )
+    refuses(
+        RESNET,
+        "--sparse conv1=0.5: that layer is not a trained convolution; train it with --train conv1",
+        layers=1,
+        sparse={"conv1": 0.5},
+    )
+
+
+def test_an_unknown_strategy():
+    refuses(
+        RESNET,
+        "--sparse-strategy 'often' is not known; use step, epoch, fixed, norm",
+        sparse={"*": 0.5},
+        sparse_strategy="often",
+    )

@@ -254,6 +254,8 @@ def make_job(args: argparse.Namespace, screen: Screen) -> tuple[Job, str, str]:
         args.compat,
         args.train_affine,
         args.dropout,
+        dict(args.sparse) or None,
+        args.sparse_strategy,
     )
     job = Job(
         loaded.module,

@@ -277,6 +277,16 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--exact", action="store_true", help="train the same layers without filtering")
     group.add_argument(
+        "--sparse", metavar="[NAME=]RATIO", type=_ratio, action="append", default=[],
+        help="update, a step, the weights of this share of a convolution's input channels only, and keep nothing of the"
+        " others; for all trained convolutions but a head, or for those that NAME matches; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--sparse-strategy", metavar="WHEN", default="step",
+        help="step (default): channels are drawn anew every step; epoch: every epoch; fixed: once; norm: those whose"
+        " weights are largest now",
+    )  # fmt: skip
+    group.add_argument(
         "--no-calculus", action="store_true",
         help="filter as published, without the patch calculus: the same gradients from more memory, to compare with",
     )  # fmt: skip
@@ -377,6 +387,14 @@ def _patch(text: str) -> tuple[str, int]:
         return name or "*", int(edge)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not a patch edge; write --r 2 or --r NAME=2") from error
+
+
+def _ratio(text: str) -> tuple[str, float]:
+    name, _, share = text.rpartition("=")
+    try:
+        return name or "*", float(share)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share; write --sparse 0.1 or --sparse NAME=0.1") from error
 
 
 def _batchnorm(text: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ import gfcompile
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
-from gfcompile.codegen.description import About, Description, Entry, describe
+from gfcompile.codegen.description import About, Description, Drawn, Entry, describe
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import RUNTIME, link_executable, link_library, linker_words, runtime_sources
 from gfcompile.compiler import Analysis
@@ -196,7 +196,21 @@ def describe_step(analysis: Analysis, name: str) -> Description:
         compatible=_compatible_key(state.of_role(Role.PARAMETER)),
         frozen=_frozen_key(analysis),
     )
-    return describe({program: analysis.steps[program] for program in analysis.programs}, state.entries, about)
+    steps = {program: analysis.steps[program] for program in analysis.programs}
+    return describe(steps, state.entries, about, _draws(analysis), analysis.plan.sparse_strategy)
+
+
+def _draws(analysis: Analysis) -> dict[str, Drawn]:
+    """By layer. Strategy "norm" decides now."""
+    found: dict[str, Drawn] = {}
+    layers = {layer.name: layer for layer in analysis.layers}
+    for name, draw in analysis.plan.draws().items():
+        always: list[int] = []
+        if analysis.plan.sparse_strategy == "norm":
+            tensors = (analysis.original[parameter] for parameter in layers[name].parameters)
+            always = draw.largest(next(tensor for tensor in tensors if tensor.dim() == 4).numpy())
+        found[name] = Drawn(draw, tuple(always))
+    return found
 
 
 def _compatible_key(parameters: Sequence[Entry]) -> str:
@@ -277,9 +291,13 @@ def _manifest(analysis: Analysis, name: str, build_id: str, debug: bool) -> dict
         "state_dict": list(analysis.original),
         "shared": analysis.shared,
         "plan": {
-            "trained": [{"layer": layer.name, "role": layer.role, "r": layer.r} for layer in plan.trained],
+            "trained": [
+                {"layer": layer.name, "role": layer.role, "r": layer.r, "channels": layer.channels}
+                for layer in plan.trained
+            ],
             "exact": plan.exact,
             "compat": "reference" if plan.reference else None,
+            "sparse_strategy": plan.sparse_strategy,
         },
         "filtered_layers": analysis.filtered_layers,
         "refusals": [[refusal.layer, refusal.reason] for refusal in analysis.refusals],

@@ -14,6 +14,7 @@ from tvm import relax, te, tirx
 from gfcompile.axis_maps import taps
 from gfcompile.codegen import kernels
 from gfcompile.codegen.kernels import update
+from gfcompile.errors import ContractError
 from gfcompile.layouts import block_size
 from gfcompile.passes.base import shape_of
 
@@ -347,6 +348,32 @@ def _gather(node: fx.Node, to: Importer) -> relax.Var:
     return _emit(to, gather, to.env[data], to.env[index], name="gather")
 
 
+def _take_channels(node: fx.Node, to: Importer) -> relax.Var:
+    x, channels, inputs, outputs = node.args
+    return _emit(to, kernels.take_channels, to.env[x], to.env[channels], inputs, outputs)
+
+
+def _take_weights(node: fx.Node, to: Importer) -> relax.Var:
+    w, channels, shape, groups = node.args
+    return _emit(to, kernels.take_weights, to.env[w], to.env[channels], tuple(shape), groups)
+
+
+def _spread_weights(node: fx.Node, to: Importer) -> relax.Var:
+    values, channels, shape, groups = node.args
+    return _emit(to, kernels.spread_weights, to.env[values], to.env[channels], tuple(shape), groups)
+
+
+def _put_weights(node: fx.Node, to: Importer) -> relax.Var:
+    """Writes nothing but the drawn weights, so it must run in place: the driver lets it."""
+    w, values, channels, shape, groups = node.args
+    if w.op != "placeholder":
+        raise ContractError(f"'{w.name}' is no state that '{node.name}' could be written into")
+    kernel = kernels.put_weights(tuple(shape), groups, shape_of(channels)[0])
+    made = to.block_builder.add_func(kernel, kernels.put_weights.__name__)
+    result = relax.TensorType(shape_of(node), _dtype(node))
+    return to.block_builder.emit(relax.call_tir(made, [to.env[w], to.env[values], to.env[channels]], out_ty=result))
+
+
 CONVERTERS: dict[str, Converter] = {
     "winograd_conv2d_nhwc.default": _winograd_conv2d,
     "conv2d_nhwc.default": _conv2d,
@@ -398,6 +425,10 @@ CONVERTERS: dict[str, Converter] = {
     "bias_correction.default": _plain(update.bias_correction),
     "square_sum.default": _plain(update.square_sum),
     "clip_coefficient.default": _plain(update.clip_coefficient),
+    "take_channels.default": _take_channels,
+    "take_weights.default": _take_weights,
+    "put_weights.default": _put_weights,
+    "spread_weights.default": _spread_weights,
     "scatter.value": _scatter_value,
     "gather.default": _gather,
 }

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from gfcompile.draws import Draw
 from gfcompile.layouts import WeightLayout
 from gfcompile.step import DOORS, Role, Step, Value
+
+WHEN = {"step": "GF_DRAWN_EACH_STEP", "epoch": "GF_DRAWN_EACH_EPOCH"}  # other strategies draw once
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,16 @@ class About:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """What is drawn for an input of role "channels"; `always` these instead, if there are any."""
+
+    draw: Draw
+    always: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Description:
-    """Each list in the order in which the C functions take it."""
+    """Each list in the order in which the C functions take it; `draws` in that of the inputs they are for."""
 
     state: tuple[Entry, ...]
     inputs: tuple[Entry, ...]
@@ -70,6 +81,8 @@ class Description:
     gradients: tuple[Entry, ...] = ()
     features: tuple[Entry, ...] = ()
     about: About = About()
+    draws: tuple[Drawn, ...] = ()
+    strategy: str = "step"
 
     @property
     def doors(self) -> list[Value]:
@@ -78,8 +91,14 @@ class Description:
         return sorted(values, key=lambda value: DOORS.index(value.role))
 
 
-def describe(steps: Mapping[str, Step], state: Sequence[Entry], about: About | None = None) -> Description:
-    """The description of a library with these programs."""
+def describe(
+    steps: Mapping[str, Step],
+    state: Sequence[Entry],
+    about: About | None = None,
+    draws: Mapping[str, Drawn] | None = None,
+    strategy: str = "step",
+) -> Description:
+    """The description of a library with these programs; `draws` by layer."""
     about = about or About()
     parameters = {entry.name: entry for entry in state if entry.role is Role.PARAMETER}
     whole = next(steps[name] for name in ("train", "gradients", "predict") if name in steps)
@@ -94,13 +113,16 @@ def describe(steps: Mapping[str, Step], state: Sequence[Entry], about: About | N
         if value.role is Role.GRADIENT
         for kept in (parameters[value.name],)
     ]
+    inputs = sorted(doors, key=lambda entry: DOORS.index(entry.role))
     return Description(
         tuple(state),
-        tuple(sorted(doors, key=lambda entry: DOORS.index(entry.role))),
+        tuple(inputs),
         tuple(_results(steps.get("predict"))),
         tuple(gradients),
         tuple(_by_sample(entry, about.batch) for entry in _results(steps.get("features"))),
         about,
+        tuple((draws or {})[entry.name] for entry in inputs if entry.role is Role.CHANNELS),
+        strategy,
     )
 
 
@@ -130,7 +152,21 @@ def write_tables(description: Description) -> str:
         "gradient": description.gradients,
         "feature": description.features,
     }
-    return "\n".join([*(_table(kind, entries) for kind, entries in kinds.items()), _about(description.about)])
+    tables = [_table(kind, entries) for kind, entries in kinds.items()]
+    return "\n".join([*tables, _draws(description), _about(description.about)])
+
+
+def _draws(description: Description) -> str:
+    when = WHEN.get(description.strategy, "GF_DRAWN_ONCE")
+    if not description.draws:
+        return "const gf_program_draws_t gf_program_draws = {0, 0, GF_DRAWN_EACH_STEP};"
+    rows = []
+    for drawn in description.draws:
+        draw = drawn.draw
+        fields = (draw.sets, draw.candidates, draw.chosen, draw.width, _numbers("int32_t", drawn.always))
+        rows.append(f"  {{{', '.join(map(str, fields))}}},")
+    table = "\n".join(["static const gf_draw draw_table[] = {", *rows, "};"])
+    return f"{table}\nconst gf_program_draws_t gf_program_draws = {{draw_table, {len(rows)}, {when}}};"
 
 
 def _about(about: About) -> str:

@@ -18,7 +18,8 @@ from gfcompile.step import STATE, Role, Step, Value
 
 DELIVERED = (Role.GRADIENT, Role.OUTPUT, Role.FEATURE)  # results that the caller gets
 ALIGNMENT = 64  # bytes: of every slot of the arena
-IN_PLACE = ("sgd_update", "sgd_update_plain", "adam_update", "rmsprop_update")  # outputs overwrite the first inputs
+# outputs overwrite the first inputs
+IN_PLACE = ("sgd_update", "sgd_update_plain", "adam_update", "rmsprop_update", "put_weights")
 
 
 @dataclass(frozen=True)

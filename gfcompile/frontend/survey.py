@@ -48,7 +48,10 @@ def survey(program: ExportedProgram, module: nn.Module, read_output: int | None 
             parameters = tuple(by_module[name])
             if node.target is CONVOLUTION and parameter in reader.kernel_and_bias(node):
                 geometry, unfilterable = convolution_geometry(node, ranks[parameter])
-                layers[name] = Layer(name, "conv", parameters, geometry, node in shortcuts, unfilterable, idle)
+                undrawable = why_undrawable(node, ranks[parameter])
+                layers[name] = Layer(
+                    name, "conv", parameters, geometry, node in shortcuts, unfilterable, idle, undrawable
+                )
             else:
                 kind = "linear" if node.target in LINEAR else "other"
                 layers[name] = Layer(name, kind, parameters, idle=idle)
@@ -66,6 +69,19 @@ def convolution_geometry(node: fx.Node, rank: int) -> tuple[ConvGeometry | None,
     if transposed:
         return None, "it is a transposed convolution; gradient filtering is defined for ordinary ones"
     return ConvGeometry.of(value, weight, node.meta["val"], stride, padding, dilation, groups), None
+
+
+def why_undrawable(node: fx.Node, rank: int) -> str | None:
+    """Why single input channels of an aten.convolution node cannot be updated, or None."""
+    _, w, *_, transposed, _, _ = node.args
+    if rank in (3, 5) or transposed:
+        kind = "transposed" if transposed else f"{rank - 2}-D"
+        return f"it is a {kind} convolution; channels are drawn of ordinary 2-D ones"
+    if w.op != "placeholder":
+        return "its kernel is computed from parameters: their gradients reach all channels"
+    if len(w.users) > 1:
+        return "its kernel is read in several places, each with an input of its own"
+    return None
 
 
 def _used_nodes(program: ExportedProgram, read_output: int | None) -> set[fx.Node]:

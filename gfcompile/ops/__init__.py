@@ -7,6 +7,7 @@ operators exist only after the layout pass; their weights are packed as `layouts
 import torch
 
 from gfcompile.ops import (
+    channels,
     convolution,
     filtered,
     mixing,
@@ -24,6 +25,7 @@ gf = torch.ops.gf
 """The operators by name. Import them from here: the modules above have registered them by then."""
 
 __all__ = [
+    "channels",
     "convolution",
     "filtered",
     "gf",

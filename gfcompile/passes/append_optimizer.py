@@ -1,9 +1,13 @@
 """Put the optimizer into the graph, each update as soon as its gradient exists and the old value is read no more.
 
     return loss, grad(w)   ==>   w', v' = gf.sgd_update(w, v, grad(w), lr, ...) ; return loss, w', v'
+    return loss, gf.spread_weights(g, channels)
+      ==>  a, b = gf.sgd_update(gf.take_weights(w, channels), gf.take_weights(v, channels), g, lr, ...)
+           return loss, gf.put_weights(w, a, channels), gf.put_weights(v, b, channels)
 
 Exact: torch.optim's formulas. Only the state that a formula reads is kept; a step count is one tensor for all. A
-gradient that is one value spread over a kernel's taps is read as that value.
+gradient that is one value spread over a kernel's taps is read as that value. Of a weight of which channels are drawn,
+only these are updated: the others keep value and state, without decay, as if the optimizer were given the drawn part.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from torch import fx
 
 from gfcompile.ops import gf
 from gfcompile.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
-from gfcompile.passes.base import Found, Pass, emit, fake_like, shape_of
-from gfcompile.passes.clip_gradients import spread_value
+from gfcompile.passes.base import Found, Pass, emit, input_of, shape_of
+from gfcompile.passes.clip_gradients import drawn_value, spread_value
 from gfcompile.step import Role, Step, Value
 
 aten = torch.ops.aten
@@ -50,15 +54,21 @@ class AppendOptimizer(Pass):
         settings = self.optimizer.of(name)
         values = [Value(Role.OPTIMIZER, f"{kind}/{name}") for kind in settings.state_names]
         parameter = step.placeholder(Role.PARAMETER, name)
-        lr = _input(step, LR, ())
-        state = [_input(step, value, shape_of(parameter)) for value in values]
+        lr = input_of(step, LR, ())
+        state = [input_of(step, value, shape_of(parameter)) for value in values]
         count = _next_count(step) if settings.counts_steps else None
-        gradient = spread_value(site)
+        gradient = spread_value(drawn_value(site))
         with graph.inserting_before(_last_reader(site, parameter).next):
             if settings.maximize:
                 gradient = emit(graph, aten.neg.default, gradient)
-            update = _WRITERS[type(settings)](settings, _Operands(parameter, state, gradient, lr, count))
+            old = [parameter, *state]
+            if site.target is gf.spread_weights.default:
+                old = [emit(graph, gf.take_weights.default, whole, *site.args[1:]) for whole in old]
+            update = _WRITERS[type(settings)](settings, _Operands(old[0], old[1:], gradient, lr, count))
             new = [emit(graph, operator.getitem, update, i) for i in range(1 + len(state))] if state else [update]
+            if site.target is gf.spread_weights.default:
+                pairs = zip([parameter, *state], new, strict=True)
+                new = [emit(graph, gf.put_weights.default, whole, part, *site.args[1:]) for whole, part in pairs]
         results = step.results()
         results[index], step.outputs[index] = new[0], Value(Role.PARAMETER, name)
         step.outputs += values
@@ -139,22 +149,11 @@ _WRITERS: dict[type[Optimizer], Callable[[Any, _Operands], fx.Node]] = {
 }
 
 
-def _input(step: Step, value: Value, shape: tuple[int, ...]) -> fx.Node:
-    if value in step.inputs:
-        return step.placeholder(value.role, value.name)
-    graph = step.body.graph
-    with graph.inserting_after(step.placeholders()[-1]):
-        node = graph.placeholder(f"{value.role}_{value.name}".replace(".", "_").replace("/", "_"))
-    node.meta["val"] = fake_like(graph, shape, torch.float32)
-    step.inputs.append(value)
-    return node
-
-
 def _next_count(step: Step) -> fx.Node:
     """How many steps there have been, this one included. Counted behind the loss, so that nothing crosses it."""
     if STEP_COUNT in step.outputs:
         return step.results()[step.outputs.index(STEP_COUNT)]
-    graph, before = step.body.graph, _input(step, STEP_COUNT, ())
+    graph, before = step.body.graph, input_of(step, STEP_COUNT, ())
     with graph.inserting_after(step.loss()):
         count = emit(graph, aten.add.Tensor, before, 1.0)
     graph.output_node().args = ((*step.results(), count),)

@@ -12,7 +12,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gfcompile.errors import ContractError
-from gfcompile.step import Event, Refusal, Step
+from gfcompile.step import Event, Refusal, Step, Value
 
 Found = Iterator[fx.Node | Refusal]
 
@@ -86,6 +86,18 @@ def fake_like(graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> An
     """A fake tensor for a new placeholder."""
     with fake_mode_of(graph):
         return torch.empty(shape, dtype=dtype)
+
+
+def input_of(step: Step, value: Value, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Node:
+    """The step's input of this role and name; a new one behind the others if it has none."""
+    if value in step.inputs:
+        return step.placeholder(value.role, value.name)
+    graph = step.body.graph
+    with graph.inserting_after(step.placeholders()[-1]):
+        node = graph.placeholder(f"{value.role}_{value.name}".replace(".", "_").replace("/", "_"))
+    node.meta["val"] = fake_like(graph, shape, dtype)
+    step.inputs.append(value)
+    return node
 
 
 def operator_name(node: fx.Node) -> str:

@@ -5,8 +5,8 @@
       ==>  return loss, clamp(g1, -limit, limit), clamp(g2, -limit, limit)
 
 Exact: torch.nn.utils.clip_grad_norm_ over all trained parameters, and clip_grad_value_. A gradient that is one value
-spread over a kernel's taps stays one value, and counts in the norm as often as it stands there. Clipping by norm makes
-every update wait for the last gradient.
+spread over a kernel's taps stays one value, and counts in the norm as often as it stands there; so do drawn channels.
+Clipping by norm makes every update wait for the last gradient.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ClipGradients:
         """Old gradient -> clipped one."""
         clipped: dict[fx.Node, fx.Node] = {}
         if self.norm is not None and sites:
-            sums = [emit(graph, gf.square_sum.default, spread_value(node), _copies(node)) for node in sites]
+            drawn = [drawn_value(node) for node in sites]
+            sums = [emit(graph, gf.square_sum.default, spread_value(node), _copies(node)) for node in drawn]
             coefficient = emit(graph, gf.clip_coefficient.default, sums, self.norm)
             for node in dict.fromkeys(sites):
                 clipped[node] = _on_value(graph, node, lambda g: emit(graph, aten.mul.Tensor, g, coefficient))
@@ -65,11 +66,17 @@ class ClipGradients:
 
     def _is_clipped(self, gradient: fx.Node) -> bool:
         """By this pass, in an earlier run."""
-        clipped = spread_value(gradient)
+        clipped = spread_value(drawn_value(gradient))
         if self.value is not None:
             return clipped.target is aten.clamp.default and clipped.args[1:] == (-self.value, self.value)
         factors = [arg.target for arg in clipped.args if isinstance(arg, fx.Node)]
         return clipped.target is aten.mul.Tensor and gf.clip_coefficient.default in factors
+
+
+def drawn_value(gradient: fx.Node) -> fx.Node:
+    """What a gradient holds of the drawn channels; itself where it is of all."""
+    drawn: fx.Node = gradient.args[0] if gradient.target is gf.spread_weights.default else gradient
+    return drawn
 
 
 def spread_value(gradient: fx.Node) -> fx.Node:
@@ -86,6 +93,8 @@ def _copies(gradient: fx.Node) -> int:
 
 def _on_value(graph: fx.Graph, gradient: fx.Node, clip: Callable[[fx.Node], fx.Node]) -> fx.Node:
     """Clip the value and spread it again."""
+    if gradient.target is gf.spread_weights.default:
+        return emit(graph, gradient.target, _on_value(graph, gradient.args[0], clip), *gradient.args[1:])
     value = spread_value(gradient)
     if value is gradient:
         return clip(gradient)

@@ -9,7 +9,7 @@ from gfcompile.ops import gf
 from gfcompile.step import Step
 
 aten = torch.ops.aten
-STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default}
+STATISTICS = {gf.patch_sum.default, gf.mask_count.default, gf.pack_mask.default, gf.take_channels.default}
 
 
 VIEWS = (aten.permute.default, aten.reshape.default, aten.unsqueeze.default, aten.expand.default)

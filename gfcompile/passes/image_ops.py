@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from gfcompile.draws import Draw
 from gfcompile.layouts import WeightLayout
 from gfcompile.ops import gf
 from gfcompile.passes.base import shape_of
@@ -304,6 +305,25 @@ def _square_sum(to: Relayout, node: fx.Node) -> bool:
     return True
 
 
+def _take_channels(to: Relayout, node: fx.Node) -> bool:
+    x, channels, *group = node.args
+    to.image[node] = to.emit(node.target, to.as_image(x), to.as_plain(channels), *group, channels_last=True)
+    return True
+
+
+def _drawn_weights(to: Relayout, node: fx.Node) -> bool:
+    """Weights of drawn channels are taken, put and spread packed: each operand lies as the convolution of its own."""
+    *weights, channels, shape, groups = node.args
+    whole = WeightLayout.for_conv(shape, groups)
+    draw = Draw.of(shape, groups, shape_of(channels)[0])
+    drawn = WeightLayout.for_conv(draw.drawn_shape(shape), draw.drawn_groups)
+    layouts = {gf.take_weights.default: [whole], gf.put_weights.default: [whole, drawn]}.get(node.target, [drawn])
+    operands = [to.as_packed(weight, layout) for weight, layout in zip(weights, layouts, strict=True)]
+    made = to.emit(node.target, *operands, to.as_plain(channels), shape, groups, packed=True)
+    to.packed[node] = (made, drawn if node.target is gf.take_weights.default else whole)
+    return True
+
+
 def _defaults(args: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*args, *defaults[len(args) :])
 
@@ -343,4 +363,8 @@ IMAGE_OPS: dict[Any, Callable[[Relayout, fx.Node], bool]] = {
     gf.adam_update.default: _update,
     gf.rmsprop_update.default: _update,
     gf.square_sum.default: _square_sum,
+    gf.take_channels.default: _take_channels,
+    gf.take_weights.default: _drawn_weights,
+    gf.put_weights.default: _drawn_weights,
+    gf.spread_weights.default: _drawn_weights,
 }

@@ -28,6 +28,8 @@ def layer_of(step: Step, weight: Any) -> str | None:
     """The module whose weight the node is, or is computed from; None for what depends on the input."""
     if not isinstance(weight, fx.Node):
         return None
+    if weight.target is gf.take_weights.default:
+        weight = weight.args[0]
     values = dict(zip(step.placeholders(), step.inputs, strict=True))
     constants = [node for node, value in values.items() if value.role in STATE or value.role is Role.CONSTANT]
     if weight not in constants and weight not in find_weights(step.body.graph, constants):

@@ -233,6 +233,8 @@ def _why_dear(form: Form, reader: fx.Node) -> str | None:
 
 
 def _reason(step: Step, reader: fx.Node) -> str:
+    if reader.target is gf.take_channels.default:
+        reader = next(iter(reader.users))
     if reader.target is aten.convolution_backward.default:
         layer = layer_of(step, reader.args[2]) or "a convolution"
         if reader.args[-1][1]:

@@ -40,19 +40,30 @@ def patches(geometry: ConvGeometry, r: int) -> int:
     return prod(-(-size // r) for size in geometry.out_size)
 
 
-def exact_flops(geometry: ConvGeometry, input_gradient: bool = True) -> Flops:
-    """Equation (1), 2 C_x C_y W_y H_y W_k H_k: the same for y, for g_x, and for g_w by equation (4)."""
-    channels = geometry.groups * _group_pairs(geometry)
-    one = 2 * geometry.batch * channels * prod(geometry.out_size) * prod(geometry.kernel)
-    return Flops(forward=one, input_gradient=one if input_gradient else 0, weight_gradient=one)
+def exact_flops(geometry: ConvGeometry, input_gradient: bool = True, channels: int | None = None) -> Flops:
+    """Equation (1), 2 C_x C_y W_y H_y W_k H_k: the same for y, for g_x, and for g_w by equation (4).
+
+    Of drawn `channels` only, g_w is their part.
+    """
+    pairs = geometry.groups * _group_pairs(geometry)
+    one = 2 * geometry.batch * pairs * prod(geometry.out_size) * prod(geometry.kernel)
+    drawn = one * (channels or geometry.in_channels) // geometry.in_channels
+    return Flops(forward=one, input_gradient=one if input_gradient else 0, weight_gradient=drawn)
 
 
-def filtered_flops(geometry: ConvGeometry, r: int, reference: bool = False, input_gradient: bool = True) -> Flops:
+def filtered_flops(
+    geometry: ConvGeometry,
+    r: int,
+    reference: bool = False,
+    input_gradient: bool = True,
+    channels: int | None = None,
+) -> Flops:
     """Equation (15) for g_x, equation (5) for g_w, and the overhead of section 4.2; r = the whole map gives (16).
 
     Overhead, additions only as the paper counts it: forward the patch sums of x (about 1/(2 C_y W_k H_k) of the
     forward pass); backward the patch means of g_y (about (r^2 - 1)/(2 C_x) of g_x) and the kernel's sum over its taps.
-    Where the dilation reaches the patch edge, taps land in different patches and (15) has a term a tap.
+    Where the dilation reaches the patch edge, taps land in different patches and (15) has a term a tap. Of drawn
+    `channels` only, g_w and the patch sums are their part.
     """
     batch, groups = geometry.batch, geometry.groups
     per_group_in, per_group_out = geometry.in_channels // groups, geometry.out_channels // groups
@@ -60,11 +71,12 @@ def filtered_flops(geometry: ConvGeometry, r: int, reference: bool = False, inpu
     recipe = FilterRecipe.of(geometry, r, reference)
     kept_taps = prod(k if tap else 1 for k, tap in zip(geometry.kernel, recipe.taps, strict=True))
     gx = batch * count * geometry.in_channels * (2 * per_group_out * kept_taps - 1)  # (15)
-    gw = geometry.out_channels * per_group_in * (2 * batch * count - 1)  # (5)
+    drawn = channels or geometry.in_channels
+    gw = geometry.out_channels * per_group_in * drawn // geometry.in_channels * (2 * batch * count - 1)  # (5)
     means = batch * geometry.out_channels * (prod(geometry.out_size) - count)
     taps = groups * _group_pairs(geometry) * (prod(geometry.kernel) - kept_taps)
     rows, cols = (_covered(windows) for windows in recipe.in_grid)
-    sums = batch * geometry.in_channels * max(0, rows * cols - count)
+    sums = batch * drawn * max(0, rows * cols - count)
     return Flops(
         forward=exact_flops(geometry).forward,
         input_gradient=gx if input_gradient else 0,
@@ -79,16 +91,20 @@ def minimum_flops(geometry: ConvGeometry) -> int:
     return geometry.batch * geometry.in_channels * (2 * geometry.out_channels // geometry.groups - 1)
 
 
-def kept_bytes(geometry: ConvGeometry, r: int | None = None) -> int:
-    """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel."""
+def kept_bytes(geometry: ConvGeometry, r: int | None = None, channels: int | None = None) -> int:
+    """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel.
+
+    Of drawn `channels` only, if there are any.
+    """
     plane = prod(geometry.in_size) if r is None else patches(geometry, r)
-    return geometry.batch * geometry.in_channels * plane * FLOAT_BYTES
+    return geometry.batch * (channels or geometry.in_channels) * plane * FLOAT_BYTES
 
 
-def conv_input_bytes(layers: Iterable[tuple[ConvGeometry, int | None]]) -> tuple[int, int]:
-    """The memory column of the paper's Table 2: (exact, filtered) bytes over trained convolutions with their r."""
-    pairs = list(layers)
-    return sum(kept_bytes(geometry) for geometry, _ in pairs), sum(kept_bytes(geometry, r) for geometry, r in pairs)
+def conv_input_bytes(layers: Iterable[tuple[ConvGeometry, int | None, int | None]]) -> tuple[int, int]:
+    """The memory column of the paper's Table 2: (exact, used) bytes over convolutions with their r and channels."""
+    rows = list(layers)
+    exact = sum(kept_bytes(geometry) for geometry, _, _ in rows)
+    return exact, sum(kept_bytes(geometry, r, channels) for geometry, r, channels in rows)
 
 
 def _group_pairs(geometry: ConvGeometry) -> int:

@@ -90,7 +90,8 @@ class _Explanation:
         if node.target is gf.pack_mask.default:
             return "mask", self._above(node), *self._bits(readers)
         if trained:
-            why = "its input, which its exact weight gradient reads"
+            drawn = "the drawn channels of " if node.target is gf.take_channels.default else ""
+            why = f"{drawn}its input, which its exact weight gradient reads"
             return "activation", trained, why, "freezing {layer}, or filtering it where it is a convolution"
         return self._other(node, readers)
 

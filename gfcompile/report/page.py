@@ -9,12 +9,13 @@ from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
 from gfcompile.report.estimate import estimate_line, estimate_rows, source_lines
 from gfcompile.report.gpu import COLUMNS as GPU_COLUMNS
 from gfcompile.report.gpu import gpu_line, gpu_rows
+from gfcompile.report.sparse import sparse_lines
 from gfcompile.report.tuning import COLUMNS as TUNING_COLUMNS
 from gfcompile.report.tuning import tuning_lines, tuning_rows
 from gfcompile.report.units import by_x, in_bytes, in_flops
 
 LAYER_COLUMNS = (
-    "layer", "geometry", "gradient", "r", "forward", "backward exact", "backward", "kept exact", "kept",
+    "layer", "geometry", "gradient", "r", "channels", "forward", "backward exact", "backward", "kept exact", "kept",
 )  # fmt: skip
 
 LABELS = {"exact": "exact", "published": "filtered as published", "this_step": "this step"}
@@ -38,11 +39,14 @@ def render_page(report: dict[str, Any], pictures: Sequence[str] = ()) -> str:
         table(LAYER_COLUMNS, layer_rows(report)),
         "*forward* and *backward* are FLOPs, by equations (1), (5) and (15) of the gradient-filtering paper with its "
         "overhead; *kept* is what a convolution's own input costs from forward to backward. The input gradient of the "
-        "first trained layer is not computed, and not counted.",
+        "first trained layer is not computed, and not counted. Where *channels* are drawn, a step computes and applies "
+        "the weight gradient of these alone.",
     ]
     if report["refusals"]:
         rows = [(row["layer"], row["reason"]) for row in report["refusals"]]
         parts += ["## Layers that stay exact", table(("layer", "reason"), rows)]
+    if report["sparse"]:
+        parts += ["## Drawn channels", "\n\n".join(f"{line.strip()}." for line in sparse_lines(report["sparse"]))]
     parts += ["## Memory", table(MEMORY_COLUMNS, memory_rows(report)), MEMORY_COLUMNS_MEAN]
     if "saved" in report["memory"]:
         parts += _memory_plan(report["memory"], pictures)
@@ -159,12 +163,13 @@ def _layer_row(layer: dict[str, Any]) -> tuple[str, ...]:
         how = "exact (head)" if layer["role"] == "head" else "exact"
     geometry, flops, kept = layer["geometry"], layer["flops"], layer["kept_bytes"]
     if geometry is None:
-        return (layer["name"], layer["kind"], how, "", "", "", "", "", "")
+        return (layer["name"], layer["kind"], how, *[""] * (len(LAYER_COLUMNS) - 3))
     return (
         layer["name"],
         _geometry(geometry),
         how,
         str(layer["r"] or ""),
+        f"{layer['channels']} of {geometry['in_channels']}" if layer["channels"] else "",
         in_flops(flops["filtered"]["forward"] + flops["filtered"]["forward_overhead"]),
         in_flops(flops["exact"]["backward"]),
         in_flops(flops["filtered"]["backward"]),

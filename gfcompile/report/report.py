@@ -19,6 +19,7 @@ from gfcompile.report.gpu import make_gpu
 from gfcompile.report.memory import live_bytes, make_memory, variants
 from gfcompile.report.memory_picture import Curve, draw_memory
 from gfcompile.report.page import LABELS, render_page
+from gfcompile.report.sparse import make_sparse
 from gfcompile.report.tuning import make_tuning
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def survey_report(
     planned = {layer.name: layer for layer in plan.trained}
     first = plan.trained[0].name if plan.trained else None
     kept = [
-        (layer.geometry, None if layer.name in reasons else layer.r)
+        (layer.geometry, None if layer.name in reasons else layer.r, layer.channels)
         for layer in plan.trained
         if layer.geometry is not None
     ]
@@ -82,6 +83,7 @@ def survey_report(
             "compat": "reference" if plan.reference else None,
             "trained_parameters": sorted(plan.trained_parameters),
         },
+        "sparse": make_sparse(layers, plan),
         "layers": [_layer(layer, planned.get(layer.name), reasons, plan, layer.name == first) for layer in layers],
         "memory": {
             "numbers_are": "counted",
@@ -135,12 +137,14 @@ def _layer(
 ) -> dict[str, Any]:
     refused = reasons.get(layer.name)
     r = planned.r if planned is not None and refused is None else None
+    channels = planned.channels if planned is not None else None
     row: dict[str, Any] = {
         "name": layer.name,
         "kind": layer.kind,
         "trained": planned is not None,
         "filtered": r is not None,
         "r": r,
+        "channels": channels,
         "role": planned.role if planned is not None else "frozen",
         "is_shortcut": layer.is_shortcut,
         "refusal": refused,
@@ -155,12 +159,15 @@ def _layer(
         return row
     # nothing before the first trained layer wants a gradient, so its g_x is never computed
     exact = exact_flops(layer.geometry, input_gradient=not is_first)
-    used = exact if r is None else filtered_flops(layer.geometry, r, plan.reference, input_gradient=not is_first)
+    if r is None:
+        used = exact_flops(layer.geometry, not is_first, channels)
+    else:
+        used = filtered_flops(layer.geometry, r, plan.reference, not is_first, channels)
     row["flops"] = {"numbers_are": "counted", "exact": _flops(exact), "filtered": _flops(used)}
     row["kept_bytes"] = {
         "numbers_are": "counted",
         "exact": kept_bytes(layer.geometry),
-        "filtered": kept_bytes(layer.geometry, r),
+        "filtered": kept_bytes(layer.geometry, r, channels),
     }
     return row
 

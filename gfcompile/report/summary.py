@@ -20,6 +20,7 @@ from gfcompile.report.page import (
     optimizer_words,
     prefix_lines,
 )
+from gfcompile.report.sparse import sparse_lines
 from gfcompile.report.tuning import tuning_lines
 from gfcompile.report.units import in_bytes
 
@@ -55,6 +56,8 @@ def summary_text(report: dict[str, Any]) -> str:
     plan, refusals = report["plan"], report["refusals"]
     counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
     parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
+    if report["sparse"]:
+        parts.append("\n".join(sparse_lines(report["sparse"])))
     parts.append(text_table(MEMORY_COLUMNS, memory_rows(report)))
     if "optimizer" in report:
         kept = in_bytes(report["memory"]["totals"]["optimizer_state"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ class Slot:
 
     label: str
     role: str
+    name: str
     shape: tuple[int, ...]
     dtype: str
     staging: Array
@@ -48,10 +50,17 @@ class Door:
             label = LABELS.get(role, role)
             if roles.count(role) > 1:
                 label += f"[{roles[:index].count(role)}]"
-            self.slots.append(Slot(label, role, shape, spec["dtype"], aligned_empty(shape, spec["dtype"])))
+            self.slots.append(
+                Slot(label, role, spec["name"], shape, spec["dtype"], aligned_empty(shape, spec["dtype"]))
+            )
 
-    def stage(self, call: str, x: Any, y: Any = None, seed: int = 0) -> tuple[list[Array], int]:
-        """Arrays in the manifest's order, and the number of real samples. Predict and features look at `x` alone."""
+    def stage(
+        self, call: str, x: Any, y: Any = None, seed: int = 0, channels: Mapping[str, Any] | None = None
+    ) -> tuple[list[Array | None], int]:
+        """Arrays in the manifest's order, and the number of real samples. Predict and features look at `x` alone.
+
+        None stands for channels that nobody gave: the library draws them.
+        """
         found = self._distribute(call, self.samples_are, x)
         trains = call not in WITHOUT_TARGET
         if trains:
@@ -64,7 +73,8 @@ class Door:
                 raise StepError(f"{call}: {first} has {samples} samples and {label} has {count}; pass equally many")
         if samples < self.batch and trains:
             self._check_padding(call, samples)
-        staged = []
+        given = self._check_channels(call, channels or {})
+        staged: list[Array | None] = []
         for slot in self.slots:
             if slot.label in checked:
                 staged.append(_fill(slot, checked[slot.label]))
@@ -74,7 +84,25 @@ class Door:
             elif slot.role == "seed" and trains:
                 slot.staging[...] = seed
                 staged.append(slot.staging)
+            elif slot.role == "channels" and trains:
+                staged.append(given.get(slot.name))
         return staged, samples
+
+    def _check_channels(self, call: str, channels: Mapping[str, Any]) -> dict[str, Array]:
+        """The caller's own draws by layer; which channels can be drawn together, the library knows."""
+        slots = {slot.name: slot for slot in self.slots if slot.role == "channels"}
+        for layer, value in channels.items():
+            if layer not in slots:
+                known = ", ".join(slots) or "none: this step updates all of them"
+                raise StepError(f"{call}: channels of '{layer}': drawn are those of {known}")
+            array = _as_array(f"{call}: channels of '{layer}'", value)
+            wanted = slots[layer].shape
+            if array.dtype.kind not in "iu" or array.shape != wanted:
+                raise StepError(
+                    f"{call}: channels of '{layer}' are {array.dtype} {array.shape}; pass {wanted[0]} whole numbers"
+                )
+            slots[layer].staging[...] = array
+        return {layer: slots[layer].staging for layer in channels}
 
     def _distribute(self, call: str, role: str, value: Any) -> list[tuple[Slot, Any]]:
         label = LABELS[role]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from .state import fits
 from .tensorfile import Array
 
 FORMAT = "gfcompile-checkpoint-2"
+DRAWS = "seed {} steps {} epoch {}"
 ROLES = ("parameter", "optimizer", "buffer")
 _LONGEST_NOTE = 255  # bytes: the C interface has an array for it
 _known: dict[Path, tuple[int, ...]] = {}  # files that this process wrote or found whole: not read again before a save
@@ -31,11 +33,15 @@ class _DamagedError(StepError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training has come; `note` is the training program's own text, kept as it is."""
+    """How far a training has come; `note` is the training program's own text, kept as it is.
+
+    `draws` is what the drawn channels of the next step are a function of: seed, steps, epoch. None without draws.
+    """
 
     steps: int
     lr: float
     note: str = ""
+    draws: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ def save(
         "lr": repr(progress.lr),
         "note": progress.note,
     }
+    if progress.draws is not None:
+        metadata["draws"] = DRAWS.format(*progress.draws)
     place = Path(path)
     try:
         generations.replace(place, tensorfile.seal(tensors, metadata), _is_whole)
@@ -130,7 +138,18 @@ def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:
     if steps < 0 or not math.isfinite(lr):
         raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
     _known[path.absolute()] = _identity(path)
-    return Checkpoint(file.tensors, Progress(steps, lr, words.get("note", "")), words.get("artifact", ""))
+    progress = Progress(steps, lr, words.get("note", ""), _read_draws(where, words.get("draws")))
+    return Checkpoint(file.tensors, progress, words.get("artifact", ""))
+
+
+def _read_draws(where: str, text: str | None) -> tuple[int, int, int] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(DRAWS.replace("{}", r"(\d{1,19})"), text)
+    if found is None:
+        raise _DamagedError(f"{where}: its draws are damaged; use another copy")
+    seed, steps, epoch = map(int, found.groups())
+    return seed, steps, epoch
 
 
 def _read(path: Path) -> tensorfile.TensorFile:

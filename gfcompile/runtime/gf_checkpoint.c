@@ -2,6 +2,7 @@
  * whole file with the checksum's own 64 digits taken as zeros. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <inttypes.h>
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,8 +32,8 @@ static void write_word(FILE *out, const char *key, const char *word) {
 }
 
 /* The header with its length before it; the digits of the checksum are zeros. NULL for want of memory. */
-static char *make_header(const gf_progress *progress, size_t *bytes) {
-  char *text = NULL, steps[32], lr[40];
+static char *make_header(const gf_progress *progress, const gf_draw_state *draws, size_t *bytes) {
+  char *text = NULL, steps[32], lr[40], drawn[80];
   FILE *out = open_memstream(&text, bytes);
   if (!out) return NULL;
   snprintf(steps, sizeof steps, "%lld", (long long)progress->steps);
@@ -46,6 +47,9 @@ static char *make_header(const gf_progress *progress, size_t *bytes) {
   write_word(out, "steps", steps);
   write_word(out, "lr", lr);
   write_word(out, "note", progress->note);
+  snprintf(drawn, sizeof drawn, "seed %" PRIu32 " steps %" PRId64 " epoch %" PRId64, draws->seed, draws->steps,
+           draws->epoch);
+  if (gf_program_draws.count) write_word(out, "draws", drawn);
   fputc('}', out);
   size_t start = 0;
   for (int i = 0; i < gf_state_values.count; ++i) {
@@ -155,7 +159,10 @@ static int deserves_keeping(const char *path) {
 
 static int save(gf_step *step, gf_replacement *place, const gf_progress *progress) {
   size_t bytes;
-  char *header = make_header(progress, &bytes);
+  gf_draw_state draws;
+  int known_draws = gf_step_get_draws(step, &draws);
+  if (known_draws) return known_draws;
+  char *header = make_header(progress, &draws, &bytes);
   if (!header) return gf_fail(GF_ERROR_MEMORY, "gf_step_save: no memory for the header; free some");
   int code = gf_replacement_open(place) ? -1 : write_state(step, place->file, header, bytes);
   if (!code) code = gf_replacement_commit(place, deserves_keeping(place->path));
@@ -257,6 +264,20 @@ static int read_progress(const char *path, const gf_tensorfile *file, gf_progres
   return GF_OK;
 }
 
+/* What the next step draws with; a file without draws says how many steps there were. */
+static int read_draws(gf_step *step, const char *path, const gf_tensorfile *file, int64_t steps,
+                      gf_draw_state *draws) {
+  const char *word = gf_tensorfile_word(file, "draws");
+  int code = gf_step_get_draws(step, draws), end = 0;
+  draws->steps = steps;
+  if (code || !word) return code;
+  sscanf(word, "seed %" SCNu32 " steps %" SCNd64 " epoch %" SCNd64 "%n", &draws->seed, &draws->steps, &draws->epoch,
+         &end);
+  if (!end || word[end] || draws->steps < 0 || draws->epoch < 0)
+    return gf_fail(GF_ERROR_FORMAT, "'%s': its draws are damaged; use another copy", path);
+  return GF_OK;
+}
+
 static int apply(gf_step *step, const gf_tensorfile *file) {
   void *scratch = gf_state_scratch();
   int code = scratch ? GF_OK : GF_ERROR_MEMORY;
@@ -269,6 +290,7 @@ static int apply(gf_step *step, const gf_tensorfile *file) {
 
 static int load(gf_step *step, const char *path, gf_progress *progress) {
   gf_tensorfile file;
+  gf_draw_state draws;
   int code = gf_tensorfile_open(path, &file);
   if (code) return code;
   code = check_seal(path, &file);
@@ -280,7 +302,9 @@ static int load(gf_step *step, const char *path, gf_progress *progress) {
     code = gf_fail(GF_ERROR_MISMATCH, "'%s': made over other frozen weights; compile the model it was trained from",
                    path);
   if (!code) code = read_progress(path, &file, progress);
+  if (!code) code = read_draws(step, path, &file, progress->steps, &draws);
   if (!code) code = apply(step, &file);
+  if (!code) code = gf_step_set_draws(step, &draws);
   if (!code) remember(path);
   gf_tensorfile_close(&file);
   return code;

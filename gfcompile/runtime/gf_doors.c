@@ -7,8 +7,7 @@ enum { LR_AT = 0, LOSS_AT = GF_ALIGNMENT, TAKEN_AT = 2 * GF_ALIGNMENT };
 
 static int is_sample(const gf_value *value) { return !strcmp(value->role, "input"); }
 
-/* Walks over what a program takes: the value behind `*position` and its index, NULL behind the last. */
-static const gf_value *next_taken(gf_takes what, int *position) {
+const gf_value *gf_doors_next(gf_takes what, int *position) {
   int features = what == GF_TAKES_FEATURES ? gf_feature_values.count : 0;
   for (;;) {
     int at = (*position)++;
@@ -60,7 +59,7 @@ const void *const *gf_doors_take(gf_doors *doors, gf_takes what, const void *con
   if (gf_device_is_host) return inputs;
   char *at = doors->block + TAKEN_AT;
   const gf_value *value;
-  for (int position = 0, i = 0; (value = next_taken(what, &position)); ++i) {
+  for (int position = 0, i = 0; (value = gf_doors_next(what, &position)); ++i) {
     doors->taken[i] = at;
     if (gf_device_upload(at, inputs[i], value->bytes)) return NULL;
     at += gf_align_up(value->bytes);

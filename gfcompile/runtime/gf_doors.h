@@ -23,6 +23,9 @@ typedef struct {
 /* What a program takes, and in which order: all inputs; those of role "input"; features, then the other inputs. */
 typedef enum { GF_TAKES_INPUTS, GF_TAKES_SAMPLES, GF_TAKES_FEATURES } gf_takes;
 
+/* Walks over what a program takes, `*position` from 0 on: the next value, NULL behind the last. */
+const gf_value *gf_doors_next(gf_takes what, int *position);
+
 int gf_doors_open(gf_doors *doors);
 void gf_doors_close(gf_doors *doors);
 

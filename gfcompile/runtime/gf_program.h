@@ -22,6 +22,21 @@ typedef struct {
 } gf_values;
 extern const gf_values gf_state_values, gf_input_values, gf_output_values, gf_gradient_values, gf_feature_values;
 
+/* What is drawn for an input of role "channels": in each of `sets`, `chosen` of `candidates`, a candidate being `width`
+ * channels. `always`: these instead. */
+typedef struct {
+  int sets, candidates, chosen, width;
+  const int32_t *always;
+} gf_draw;
+typedef enum { GF_DRAWN_EACH_STEP, GF_DRAWN_EACH_EPOCH, GF_DRAWN_ONCE } gf_drawn_when;
+/* One for each such input, in order. */
+typedef struct {
+  const gf_draw *draws;
+  int count;
+  gf_drawn_when when;
+} gf_program_draws_t;
+extern const gf_program_draws_t gf_program_draws;
+
 extern const size_t gf_program_arena_bytes;
 /* Per thread: the largest sum of the workspaces that a kernel's tasks hold, each rounded up to 64 bytes. */
 extern const size_t gf_program_scratch_bytes;

@@ -4,10 +4,12 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gf_cores.h"
 #include "gf_device.h"
 #include "gf_doors.h"
+#include "gf_draws.h"
 #include "gf_memory.h"
 #include "gf_pool.h"
 #include "gf_program.h"
@@ -15,6 +17,7 @@
 
 struct gf_step {
   gf_doors doors;
+  gf_draws draws;
   char *arena, *block; /* on the device */
   char *scratch;
   void **state; /* into block, in the manifest's order */
@@ -51,6 +54,7 @@ static size_t state_bytes(void) {
 /* Under the library's lock. */
 static void release(gf_step *step) {
   gf_doors_close(&step->doors);
+  gf_draws_close(&step->draws);
   gf_device_free(step->arena);
   gf_device_free(step->block);
   free(step->scratch);
@@ -100,7 +104,8 @@ static int fill(gf_step *step, int threads) {
     step->state[i] = next;
     next += gf_align_up(gf_state_values.values[i].bytes);
   }
-  if (gf_doors_open(&step->doors) || gf_program_prepare(step->arena) || gf_device_finish()) return -1;
+  if (gf_doors_open(&step->doors) || gf_draws_open(&step->draws)) return -1;
+  if (gf_program_prepare(step->arena) || gf_device_finish()) return -1;
   return set_threads(step, threads);
 }
 
@@ -220,6 +225,12 @@ static int end(gf_step *step, int code, float *loss, const char *call) {
   return failure_code();
 }
 
+/* The inputs as a program gets them, with the channels that it draws; NULL with a text. */
+static const void *const *take(gf_step *step, gf_takes what, const void *const *inputs) {
+  const void *const *filled = gf_draws_fill(&step->draws, what, inputs);
+  return filled ? gf_doors_take(&step->doors, what, filled) : NULL;
+}
+
 /* gf_program_train, or the same on features. */
 typedef int (*update_t)(char *, void *const *, const void *const *, const float *, float *);
 
@@ -231,10 +242,11 @@ static int update(gf_step *step, update_t program, gf_takes what, const void *co
   int code = begin(step, inputs, call);
   if (code) return code;
   gf_doors *doors = &step->doors;
-  const void *const *taken = gf_doors_take(doors, what, inputs);
+  const void *const *taken = take(step, what, inputs);
   code = !taken || gf_doors_set_lr(doors, lr) ? -1 : 0;
   if (!code) code = program(step->arena, step->state, taken, doors->lr, doors->loss);
   if (!code) code = gf_doors_get_loss(doors);
+  if (!code) ++step->draws.now.steps;
   return end(step, code, loss, call);
 }
 
@@ -246,7 +258,7 @@ int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, voi
   int code = begin(step, inputs, "gf_step_gradients");
   if (code) return code;
   gf_doors *doors = &step->doors;
-  const void *const *taken = gf_doors_take(doors, GF_TAKES_INPUTS, inputs);
+  const void *const *taken = take(step, GF_TAKES_INPUTS, inputs);
   void *const *given = gf_doors_give(doors, &gf_gradient_values, gradients);
   code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
   if (!code) code = gf_doors_deliver(doors, &gf_gradient_values, gradients);
@@ -281,5 +293,36 @@ int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, f
   return update(step, gf_program_train_features, GF_TAKES_FEATURES, inputs, lr, loss, "gf_step_train_features");
 }
 #endif
+
+int gf_step_get_draws(gf_step *step, gf_draw_state *state) {
+  gf_set_error("%s", "");
+  if (!step || !state) return gf_fail(GF_ERROR_ARGUMENT, "gf_step_get_draws: the step or the state is NULL");
+  pthread_mutex_lock(&library);
+  *state = step->draws.now;
+  pthread_mutex_unlock(&library);
+  return GF_OK;
+}
+
+int gf_step_set_draws(gf_step *step, const gf_draw_state *state) {
+  gf_set_error("%s", "");
+  if (!step || !state || state->steps < 0 || state->epoch < 0)
+    return gf_fail(GF_ERROR_ARGUMENT, "gf_step_set_draws: the step or the state is NULL, or a count is negative");
+  pthread_mutex_lock(&library);
+  step->draws.now = *state;
+  pthread_mutex_unlock(&library);
+  return GF_OK;
+}
+
+int gf_step_draw(gf_step *step, int input, int32_t *channels) {
+  const gf_value *value = gf_step_value(GF_KIND_INPUT, input);
+  gf_draw_state now;
+  gf_set_error("%s", "");
+  if (!step || !channels || !value || strcmp(value->role, "channels") != 0)
+    return gf_fail(GF_ERROR_ARGUMENT, "gf_step_draw: the step or the memory is NULL, or input %d is no draw", input);
+  int number = 0, code = gf_step_get_draws(step, &now);
+  for (int i = 0; i < input; ++i) number += strcmp(gf_input_values.values[i].role, "channels") == 0;
+  if (!code) gf_draws_make(&now, number, channels);
+  return code;
+}
 
 void gf_program_share(char *workspace, size_t bytes) { gf_pool_share(workspace, bytes); }

@@ -65,8 +65,8 @@ typedef enum {
  * order in which its kernels read them: physical = reshape(logical, split) with axis i of the result being axis
  * permute[i]. split_rank 0: as it is. */
 typedef struct {
-  const char *name, *role; /* parameter, optimizer, buffer, constant; input, target, sample_weight, seed; output,
-                              gradient, feature */
+  const char *name, *role; /* parameter, optimizer, buffer, constant; input, target, sample_weight, seed,
+                              channels; output, gradient, feature */
   gf_dtype dtype;
   int rank;
   const int64_t *shape;
@@ -139,6 +139,19 @@ GF_API int gf_step_load(gf_step *step, const char *path, gf_progress *progress);
 GF_API int gf_step_selftest(gf_step *step, const char *folder, void (*line)(void *context, const char *text),
                             void *context);
 
+/* A sparse step updates, of some convolutions, the weights of a few input channels only. Which, is an input of role
+ * "channels" for each of them: int32, ascending, in the manifest's order. Pass NULL there and the step draws them, as a
+ * function of this state: each step, each epoch or once, as compiled. gf_step_train counts its steps here; checkpoints
+ * keep the state, and gf_step_load sets it (from one of a step without draws: its step count alone). */
+typedef struct {
+  uint32_t seed;
+  int64_t steps, epoch;
+} gf_draw_state;
+GF_API int gf_step_get_draws(gf_step *step, gf_draw_state *state);
+GF_API int gf_step_set_draws(gf_step *step, const gf_draw_state *state);
+/* What the next step draws for the input of this index. */
+GF_API int gf_step_draw(gf_step *step, int input, int32_t *channels);
+
 /* State tensors in the manifest's order, in their physical layout. NULL or 0 for an index out of range; NULL too where
  * the state is not this process's memory. */
 GF_API int gf_step_tensor_count(void);
@@ -148,7 +161,8 @@ GF_API void *gf_step_tensor(gf_step *step, int index);
 GF_API int gf_step_get(gf_step *step, int index, void *physical);
 GF_API int gf_step_set(gf_step *step, int index, const void *physical);
 
-/* Inputs come in the manifest's order (gf_step_predict: only those of role "input"). loss may be NULL. After
+/* Inputs come in the manifest's order (gf_step_predict: only those of role "input"). loss may be NULL. Gradients are of
+ * whole parameters, zero for channels that were not drawn. After
  * GF_ERROR_KERNEL of gf_step_train the state may be partly updated: reload it. */
 GF_API int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss);
 GF_API int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients);

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from .tensorfile import Array
 
 OPTIONAL = ("gf_step_features", "gf_step_train_features")  # of a step compiled for a prefix cache
 ALIGNMENT = 64  # the kernels load whole vectors: gf_step.h
+Inputs = Sequence[Array | None]  # None: channels that the step draws itself
 
 
 def aligned_empty(shape: Sequence[int], dtype: str) -> Array:
@@ -24,6 +26,12 @@ def aligned_empty(shape: Sequence[int], dtype: str) -> Array:
     block: Array = np.empty(count + ALIGNMENT, np.uint8)
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + count].view(kind).reshape(shape)
+
+
+class Draws(ctypes.Structure):
+    """gf_draw_state: what drawn channels are a function of."""
+
+    _fields_: ClassVar = [("seed", ctypes.c_uint32), ("steps", ctypes.c_int64), ("epoch", ctypes.c_int64)]
 
 
 class Library:
@@ -67,28 +75,40 @@ class Library:
     def set(self, handle: int, index: int, physical: Array) -> None:
         self._check(self._c.gf_step_set(handle, index, physical.ctypes.data), "state")
 
-    def train(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
+    def train(self, handle: int, inputs: Inputs, lr: float) -> float:
         loss = ctypes.c_float()
         self._check(self._c.gf_step_train(handle, _pointers(inputs), lr, ctypes.byref(loss)), "train")
         return loss.value
 
-    def gradients(self, handle: int, inputs: Sequence[Array], gradients: Sequence[Array]) -> float:
+    def gradients(self, handle: int, inputs: Inputs, gradients: Sequence[Array]) -> float:
         loss = ctypes.c_float()
         code = self._c.gf_step_gradients(handle, _pointers(inputs), ctypes.byref(loss), _pointers(gradients))
         self._check(code, "gradients")
         return loss.value
 
-    def predict(self, handle: int, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def predict(self, handle: int, inputs: Inputs, outputs: Sequence[Array]) -> None:
         self._check(self._c.gf_step_predict(handle, _pointers(inputs), _pointers(outputs)), "predict")
 
-    def features(self, handle: int, inputs: Sequence[Array], features: Sequence[Array]) -> None:
+    def features(self, handle: int, inputs: Inputs, features: Sequence[Array]) -> None:
         self._check(self._c.gf_step_features(handle, _pointers(inputs), _pointers(features)), "features")
 
-    def train_features(self, handle: int, inputs: Sequence[Array], lr: float) -> float:
+    def train_features(self, handle: int, inputs: Inputs, lr: float) -> float:
         loss = ctypes.c_float()
         code = self._c.gf_step_train_features(handle, _pointers(inputs), lr, ctypes.byref(loss))
         self._check(code, "train_features")
         return loss.value
+
+    def get_draws(self, handle: int) -> Draws:
+        state = Draws()
+        self._check(self._c.gf_step_get_draws(handle, ctypes.byref(state)), "draws")
+        return state
+
+    def set_draws(self, handle: int, state: Draws) -> None:
+        self._check(self._c.gf_step_set_draws(handle, ctypes.byref(state)), "draws")
+
+    def draw(self, handle: int, index: int, channels: Array) -> None:
+        """What the next step draws for the input of this index."""
+        self._check(self._c.gf_step_draw(handle, index, channels.ctypes.data), "channels")
 
     def _build_id(self) -> str:
         return str(self._c.gf_build_id().decode("ascii", "replace"))
@@ -101,8 +121,8 @@ class Library:
             raise StepError(f"{call}: {self._error()}")
 
 
-def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * max(len(arrays), 1))(*[array.ctypes.data for array in arrays])
+def _pointers(arrays: Inputs) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*[None if array is None else array.ctypes.data for array in arrays])
 
 
 def _open_afresh(path: Path) -> ctypes.CDLL:
@@ -130,6 +150,9 @@ def _open(path: Path) -> ctypes.CDLL:
         "gf_step_tensor_bytes": (ctypes.c_size_t, [integer]),
         "gf_step_get": (integer, [step, integer, ctypes.c_void_p]),
         "gf_step_set": (integer, [step, integer, ctypes.c_void_p]),
+        "gf_step_get_draws": (integer, [step, ctypes.POINTER(Draws)]),
+        "gf_step_set_draws": (integer, [step, ctypes.POINTER(Draws)]),
+        "gf_step_draw": (integer, [step, integer, ctypes.c_void_p]),
         "gf_step_arena_bytes": (ctypes.c_size_t, []),
         "gf_step_state_bytes": (ctypes.c_size_t, []),
         "gf_step_train": (integer, [step, pointers, ctypes.c_float, loss]),

@@ -7,6 +7,7 @@ import os
 import platform
 import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from . import checkpoint
 from .batch import Door
 from .errors import StepError
-from .library import Library, aligned_empty
+from .library import Draws, Library, aligned_empty
 from .manifest import AGAIN, CONSTANTS, SELFTEST, WEIGHTS, check_file, read_manifest, read_tensors
 from .state import State, StateArray, fits, merge, physical_shape, unpack
 from .tensorfile import Array
@@ -83,15 +84,23 @@ class Step:
         """Load an artifact's folder; `threads` None takes all cores the process may use."""
         return cls(folder, threads)
 
-    def train(self, x: Any, y: Any, lr: float | None = None, seed: int | None = None) -> float:
+    def train(
+        self,
+        x: Any,
+        y: Any,
+        lr: float | None = None,
+        seed: int | None = None,
+        channels: Mapping[str, Any] | None = None,
+    ) -> float:
         """One training step in place; the loss before the update. A non-finite loss is returned, not raised.
 
-        `seed` draws the dropouts; None takes the number of steps so far, so that each step draws anew.
+        `seed` draws the dropouts; None takes the number of steps so far, so that each step draws anew. `channels` are
+        input channels to update in place of those that the step would draw, by layer: see `Step.channels`.
         """
         rate = self._lr if lr is None else _learning_rate(lr)
         with self._lock:
             handle = self._open()
-            inputs, _ = self._door.stage("train", x, y, self._seed(seed))
+            inputs, _ = self._door.stage("train", x, y, self._seed(seed), channels)
             loss = self._library.train(handle, inputs, rate)
             self.steps += 1
         return loss
@@ -110,13 +119,18 @@ class Step:
             return {spec["key"]: out for spec, out in zip(specs, cropped, strict=True)}
         return cropped[0] if len(cropped) == 1 else tuple(cropped)
 
-    def gradients(self, x: Any, y: Any, seed: int | None = None) -> dict[str, Array]:
-        """Gradient of the loss by parameter name, in the model's own layout; the state stays as it is."""
+    def gradients(
+        self, x: Any, y: Any, seed: int | None = None, channels: Mapping[str, Any] | None = None
+    ) -> dict[str, Array]:
+        """Gradient of the loss by parameter name, in the model's own layout; the state stays as it is.
+
+        Where channels are drawn, those of the next step: the gradient of all others is zero.
+        """
         with self._lock:
             handle = self._open()
             entries = {name: self._state.entry("parameter", name) for name in self.manifest["gradients"]}
             physical = [aligned_empty(physical_shape(entry), entry["dtype"]) for entry in entries.values()]
-            inputs, _ = self._door.stage("gradients", x, y, self._seed(seed))
+            inputs, _ = self._door.stage("gradients", x, y, self._seed(seed), channels)
             self._library.gradients(handle, inputs, physical)
         pairs = zip(entries.items(), physical, strict=True)
         return {name: unpack(entry, array) for (name, entry), array in pairs}
@@ -131,13 +145,20 @@ class Step:
             self._library.features(handle, inputs, found)
         return tuple(array[:samples] for array in found)
 
-    def train_features(self, features: Any, y: Any, lr: float | None = None, seed: int | None = None) -> float:
+    def train_features(
+        self,
+        features: Any,
+        y: Any,
+        lr: float | None = None,
+        seed: int | None = None,
+        channels: Mapping[str, Any] | None = None,
+    ) -> float:
         """`train` on what `features` gave for the samples: only the part behind the frozen one is computed."""
         self._features("train_features")
         rate = self._lr if lr is None else _learning_rate(lr)
         with self._lock:
             handle = self._open()
-            inputs, _ = self._features_door.stage("train_features", features, y, self._seed(seed))
+            inputs, _ = self._features_door.stage("train_features", features, y, self._seed(seed), channels)
             loss = self._library.train_features(handle, inputs, rate)
             self.steps += 1
         return loss
@@ -166,7 +187,9 @@ class Step:
             self._open()
             items = self._state.items(*checkpoint.ROLES)
             tensors = {f"{role}/{name}": self._state.get(role, name) for role, name, _ in items}
-            progress = checkpoint.Progress(self.steps, self._lr, self.note)
+            draws = self._library.get_draws(self._handle)
+            drawn = (draws.seed, draws.steps, draws.epoch) if self._drawn() else None
+            progress = checkpoint.Progress(self.steps, self._lr, self.note, drawn)
             checkpoint.save(path, tensors, self.manifest, progress)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -178,6 +201,43 @@ class Step:
                 self._state.set(role, name, found.tensors[f"{role}/{name}"])
             progress = found.progress
             self.steps, self._lr, self.note = progress.steps, progress.lr, progress.note
+            before = self._library.get_draws(self._handle)
+            draws = progress.draws or (before.seed, progress.steps, before.epoch)
+            self._library.set_draws(self._handle, Draws(*draws))
+
+    @property
+    def channels(self) -> dict[str, Array]:
+        """The input channels that the next step will update, by layer; empty for a step that updates all.
+
+        Drawn from `draw_seed` and the number of steps or, by the compiled strategy, from `epoch`; or always the same.
+        """
+        with self._lock:
+            handle = self._open()
+            found = {}
+            for index, spec in self._drawn():
+                found[spec["name"]] = aligned_empty(spec["shape"], spec["dtype"])
+                self._library.draw(handle, index, found[spec["name"]])
+        return found
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed of drawn channels. Steps with the same one draw the same; a checkpoint brings its own."""
+        with self._lock:
+            return int(self._library.get_draws(self._open()).seed)
+
+    @draw_seed.setter
+    def draw_seed(self, value: int) -> None:
+        self._set_draws(seed=_count("draw_seed", value, 2**32 - 1))
+
+    @property
+    def epoch(self) -> int:
+        """What strategy "epoch" draws channels from: set it when an epoch begins. Checkpoints keep it."""
+        with self._lock:
+            return int(self._library.get_draws(self._open()).epoch)
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self._set_draws(epoch=_count("epoch", value, 2**63 - 1))
 
     @property
     def lr(self) -> float:
@@ -219,6 +279,17 @@ class Step:
         if getattr(self, "_handle", 0):
             self._library.destroy(self._handle)
 
+    def _set_draws(self, **changes: int) -> None:
+        with self._lock:
+            draws = self._library.get_draws(self._open())
+            for name, value in changes.items():
+                setattr(draws, name, value)
+            self._library.set_draws(self._handle, draws)
+
+    def _drawn(self) -> list[tuple[int, dict[str, Any]]]:
+        """The inputs that are drawn, with their indices."""
+        return [(index, spec) for index, spec in enumerate(self.manifest["inputs"]) if spec["role"] == "channels"]
+
     def _open(self) -> int:
         if not self._handle:
             raise StepError("this step is closed; load the artifact again")
@@ -253,6 +324,12 @@ class Step:
             if found is None or found.dtype != entry["dtype"] or found.size != math.prod(physical_shape(entry)):
                 raise StepError(f"'{self._folder / CONSTANTS}': has no fitting tensor '{name}'; {AGAIN}")
             self._state.set_physical(role, name, found)
+
+
+def _count(name: str, value: Any, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= most:
+        raise StepError(f"{name}: {value!r} is not usable; pass a whole number of 0 to {most}")
+    return int(value)
 
 
 def _thread_count(threads: Any) -> int:

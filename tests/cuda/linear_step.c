@@ -36,6 +36,7 @@ TABLE(gradient, MATRIX("fc.weight", "gradient", I, O), ROW("fc.bias", "gradient"
 TABLE(feature, MATRIX("feature0", "feature", N, I))
 
 static const float factor[16] = {2.0f / (N * O)};
+const gf_program_draws_t gf_program_draws = {0};
 int gf_program_prepare(char *arena) { return gf_device_upload(arena + FACTOR, factor, sizeof factor); }
 
 static int forward(void *x, void *w, void *b, void *out) {

@@ -76,6 +76,7 @@ const size_t gf_program_scratch_bytes = 0;
 const size_t gf_program_scratch_bytes = 64;
 #endif
 
+const gf_program_draws_t gf_program_draws = {0};
 int gf_program_prepare(char *arena) { return (void)arena, 0; }
 
 typedef struct {

@@ -32,7 +32,9 @@ def test_all_that_is_shown() -> None:
         trial(versions="tvm 0.26.0, templates 1"),
     ]
     problems = ["t.jsonl:3: lacks 'kind'; skipped"]
-    assert show_text(Database(records=records, problems=problems)) == f"""\
+    assert (
+        show_text(Database(records=records, problems=problems))
+        == f"""\
 {BOARD}
 kernel  template  trials  failures  times as fast  seconds a run  kind      decisions
 ------  --------  ------  --------  -------------  -------------  --------  ----------------------------
@@ -55,6 +57,7 @@ not used: 1 of tvm 0.26.0, templates 1; this is {versions()}
 
 problems:
   t.jsonl:3: lacks 'kind'; skipped"""
+    )
 
 
 def test_a_time_of_an_emulator_is_never_shown() -> None:

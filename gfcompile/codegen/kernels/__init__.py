@@ -1,6 +1,7 @@
 """TE definitions of the kernels TVM lacks or does slowly: float32, NHWC, used through `BlockBuilder.emit_te`."""
 
 from gfcompile.codegen.kernels.channel_mix import channel_mix, channel_mix_weight
+from gfcompile.codegen.kernels.channels import put_weights, spread_weights, take_channels, take_weights
 from gfcompile.codegen.kernels.conv import conv2d
 from gfcompile.codegen.kernels.conv_backward import conv2d_input_grad, conv2d_weight_grad
 from gfcompile.codegen.kernels.depthwise import (
@@ -61,8 +62,12 @@ __all__ = [
     "patch_sum",
     "pool_positions",
     "put",
+    "put_weights",
     "regrid",
     "scale_by_area",
+    "spread_weights",
+    "take_channels",
+    "take_weights",
     "uniform",
     "unpack_mask",
     "winograd_conv2d",

@@ -31,7 +31,7 @@ static const char help[] =
     "  --epochs N           how often to go through the data, those before a resume included; default: 1\n"
     "  --steps N            stop after this many steps, those before a resume included\n"
     "  --lr X               learning rate; default: the checkpoint's, else the one it was compiled with\n"
-    "  --seed N             of the shuffling; default: 0\n"
+    "  --seed N             of the shuffling, and of the channels that a sparse step draws; default: 0\n"
     "  --threads N          default: all cores\n"
     "\n"
     "keeping:\n"

@@ -54,10 +54,14 @@ static void *block(size_t bytes) {
   return memory;
 }
 
+static int is_drawn(const gf_value *value) { return strcmp(value->role, "channels") == 0; }
+
+/* A block each, but for channels: left out, they are drawn. */
 static void **blocks(gf_kind kind) {
   void **found = calloc((size_t)gf_step_count(kind) + 1, sizeof *found);
   if (!found) die(1, "no memory for a batch; free some");
-  for (int i = 0; i < gf_step_count(kind); ++i) found[i] = block(gf_step_value(kind, i)->bytes);
+  for (int i = 0; i < gf_step_count(kind); ++i)
+    if (!is_drawn(gf_step_value(kind, i))) found[i] = block(gf_step_value(kind, i)->bytes);
   return found;
 }
 
@@ -242,9 +246,17 @@ static int is_due(const training *t) {
   return every ? t->progress.steps % every == 0 : now() - t->saved_at >= SAVE_SECONDS;
 }
 
+static void draw_for_epoch(training *t) {
+  gf_draw_state state;
+  if (gf_step_get_draws(t->step, &state)) die(1, "%s", gf_error());
+  state.epoch = t->epoch;
+  if (gf_step_set_draws(t->step, &state)) die(1, "%s", gf_error());
+}
+
 /* 0 when the epoch is over, 1 when all is done or interrupted. */
 static int run_epoch(training *t) {
   shuffle(t);
+  draw_for_epoch(t);
   while (t->at < t->batches) {
     float loss;
     if (interrupted || (t->wanted->steps && t->progress.steps >= t->wanted->steps)) return 1;
@@ -289,6 +301,8 @@ int train(gf_step *step, const options *given) {
   if (!about->pads && t.data.count % t.batch)
     printf("an epoch leaves out its last %" PRId64 " samples: this step cannot pad a batch\n", t.data.count % t.batch);
   t.progress.lr = about->lr;
+  gf_draw_state draws = {.seed = (uint32_t)o.seed};
+  if (gf_step_set_draws(step, &draws)) die(1, "%s", gf_error()); /* a checkpoint has its own */
   if (o.checkpoint) {
     check_place(o.checkpoint);
     resume(&t, &o);

@@ -1,0 +1,96 @@
+"""Drawn input channels of a convolution: those of a map, and the weights that they touch.
+
+`channels` are the drawn input channels, ascending (`draws.Draw` says which may be drawn together); `shape` is the whole
+weight's [Co, Ci/groups, kh, kw]. `packed` weights lie as `layouts.WeightLayout` says, those of the drawn channels as
+the weight of a convolution of their own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from gfcompile.draws import Draw
+from gfcompile.layouts import WeightLayout
+from gfcompile.ops.images import packed as pack
+from gfcompile.ops.images import unpacked as unpack
+
+
+@custom_op("gf::take_channels", mutates_args=())
+def take_channels(x: Tensor, channels: Tensor, inputs: int, outputs: int, channels_last: bool = False) -> Tensor:
+    """The drawn channels of a map, [N, C, H, W] -> [N, drawn, H, W].
+
+    With (inputs, outputs) the map is an output of which whole groups are drawn: `inputs` channels of `channels` are a
+    group, and it has `outputs` channels here. (1, 1) are the channels themselves.
+    """
+    return x.index_select(3 if channels_last else 1, _places(channels, inputs, outputs))
+
+
+@take_channels.register_fake
+def _(x: Tensor, channels: Tensor, inputs: int, outputs: int, channels_last: bool = False) -> Tensor:
+    shape = list(x.shape)
+    shape[3 if channels_last else 1] = channels.shape[0] // inputs * outputs
+    return x.new_empty(shape)
+
+
+def _places(channels: Tensor, inputs: int, outputs: int) -> Tensor:
+    groups = channels[::inputs].long() // inputs
+    return (groups[:, None] * outputs + torch.arange(outputs, device=channels.device)).reshape(-1)
+
+
+@custom_op("gf::take_weights", mutates_args=())
+def take_weights(w: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
+    """The weights that the drawn channels touch."""
+    draw = Draw.of(shape, groups, channels.shape[0])
+    whole = unpack(w, shape, groups) if packed else w
+    taken = whole.reshape(-1)[_positions(draw, channels, shape)]
+    return pack(taken, draw.drawn_groups) if packed else taken
+
+
+@take_weights.register_fake
+def _(w: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
+    draw = Draw.of(shape, groups, channels.shape[0])
+    drawn = draw.drawn_shape(shape)
+    return w.new_empty(WeightLayout.for_conv(drawn, draw.drawn_groups).physical_shape if packed else drawn)
+
+
+@custom_op("gf::put_weights", mutates_args=())
+def put_weights(
+    w: Tensor, values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False
+) -> Tensor:
+    """The weights with those of the drawn channels replaced."""
+    draw = Draw.of(shape, groups, channels.shape[0])
+    drawn = draw.drawn_shape(shape)
+    whole = (unpack(w, shape, groups) if packed else w).clone().reshape(-1)
+    whole[_positions(draw, channels, shape)] = unpack(values, drawn, draw.drawn_groups) if packed else values
+    return pack(whole.reshape(shape), groups) if packed else whole.reshape(shape)
+
+
+@put_weights.register_fake
+def _(w: Tensor, values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
+    return torch.empty_like(w)
+
+
+@custom_op("gf::spread_weights", mutates_args=())
+def spread_weights(values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
+    """Values of the drawn channels' weights as a whole weight: zero for the channels that are not drawn."""
+    layout = WeightLayout.for_conv(shape, groups)
+    zeros = values.new_zeros(layout.physical_shape if packed else shape)
+    return put_weights(zeros, values, channels, shape, groups, packed)
+
+
+@spread_weights.register_fake
+def _(values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: bool = False) -> Tensor:
+    return values.new_empty(WeightLayout.for_conv(shape, groups).physical_shape if packed else shape)
+
+
+def _positions(draw: Draw, channels: Tensor, shape: list[int]) -> Tensor:
+    """Where each weight that the drawn channels touch stands among all, in the shape of the drawn ones."""
+    numbers = torch.arange(shape[0] * shape[1] * shape[2] * shape[3]).reshape(shape)
+    if draw.takes_groups:
+        return numbers[_places(channels, draw.group_inputs, draw.group_outputs)]
+    by_group = numbers.unflatten(0, (draw.groups, -1))  # [groups, Co/groups, Ci/groups, kh, kw]
+    first = torch.arange(draw.groups)[:, None]
+    inside = channels.long().reshape(draw.groups, -1) - first * draw.group_inputs
+    return by_group[first, :, inside].transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,52 @@
+"""What a sparse step updates: the share of all convolution weights, counted from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from gfcompile.draws import Draw
+from gfcompile.geometry import ConvGeometry
+from gfcompile.plan import Layer, Plan
+
+WHEN = {
+    "step": "drawn anew every step",
+    "epoch": "drawn anew every epoch",
+    "fixed": "drawn once",
+    "norm": "those with the largest weights",
+}
+
+
+def make_sparse(layers: Sequence[Layer], plan: Plan) -> dict[str, Any] | None:
+    """None where every trained layer is updated whole. Convolutions that are trained whole count with all weights."""
+    if not plan.sparse and not plan.undrawn:
+        return None
+    channels = {layer.name: layer.channels for layer in plan.trained}
+    convolutions = [(layer.name, layer.geometry) for layer in layers if layer.geometry is not None]
+    total = sum(_weights(geometry, None) for _, geometry in convolutions)
+    updated = sum(_weights(geometry, channels[name]) for name, geometry in convolutions if name in channels)
+    return {
+        "numbers_are": "counted",
+        "strategy": plan.sparse_strategy,
+        "layers": len(plan.sparse),
+        "updated_weights": updated,
+        "convolution_weights": total,
+        "share": round(updated / total, 6),
+        "undrawn": [{"layer": layer, "reason": reason} for layer, reason in plan.undrawn],
+    }
+
+
+def sparse_lines(sparse: dict[str, Any]) -> list[str]:
+    """The share in words, and the layers that are updated whole although channels were to be drawn."""
+    updated, total = sparse["updated_weights"], sparse["convolution_weights"]
+    head = (
+        f"sparse: {sparse['layers']} layers, channels {WHEN[sparse['strategy']]}; a step updates {updated} of {total}"
+        f" convolution weights, {100 * sparse['share']:.2f} %, counted"
+    )
+    return [head, *(f"  {row['layer']} is updated whole: {row['reason']}" for row in sparse["undrawn"])]
+
+
+def _weights(geometry: ConvGeometry, channels: int | None) -> int:
+    shape = [geometry.out_channels, geometry.in_channels // geometry.groups, *geometry.kernel]
+    return prod(shape if channels is None else Draw.of_layer(geometry, channels).drawn_shape(shape))
