@@ -19,17 +19,20 @@ from gfcompile.errors import UserError
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion"
 sys.path.insert(0, str(EXAMPLE))  # the example's files stand alone and import each other by bare names
 from data import Images, halves, load  # noqa: E402
-from make_data import SOURCE  # noqa: E402
+from make_data import SOURCE  # noqa: E402, F401 - for the command line
 
 CLASSES_A = (1, 5, 7, 8, 9)
 
 
 @dataclass(frozen=True)
 class Task:
-    """Disjoint sets of images; `validation` is for choosing settings, `test` for nothing but the final figure."""
+    """Disjoint sets of images; each seed draws what it trains on from the `pool`.
+
+    `validation` is for choosing settings, `test` for nothing but the final figure.
+    """
 
     pretrain: Images
-    train: Images
+    pool: Images
     validation: Images
     test: Images
     test_a: Images
@@ -45,13 +48,13 @@ def require_data(folder: Path) -> None:
 
 @cache
 def load_task(folder: Path, settings: Settings) -> Task:
-    """The first images of each half in the files' own order: no random choice."""
+    """In the files' own order: no random choice."""
     train_a, train_b = halves(load("train", folder), 0.0, CLASSES_A)
     test_a, test_b = halves(load("t10k", folder), 0.0, CLASSES_A)
     return Task(
         pretrain=_part(train_a, 0, settings.pretrain_images),
-        train=_part(train_b, 0, settings.images),
-        validation=_part(train_b, settings.images, settings.validation),
+        pool=_part(train_b, settings.validation, None),
+        validation=_part(train_b, 0, settings.validation),
         test=_part(test_b, 0, settings.test),
         test_a=_part(test_a, 0, settings.test),
     )

@@ -1,6 +1,6 @@
-"""The two networks of the evidence: a ResNet and a MobileNetV2 for grey images of 28x28, whose last layers see 7x7 maps.
+"""The two networks of the evidence: a ResNet and a MobileNetV2 for grey images of 28x28.
 
-As in their large models at 224x224, the last stage works on 7x7: patches of 7 cover a map, patches of 2 and 4 hang over.
+As in their large models at 224x224, the last layers see 7x7 maps: a patch of 7 covers one, those of 2 and 4 hang over.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class SmallResNet(nn.Module):
 class SmallMobileNetV2(nn.Module):
     """Inverted residuals under MobileNetV2's names, at 28x28, 14x14 and 7x7, and its last 1x1 convolution."""
 
-    STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 2, 1), (6, 64, 2, 2), (6, 96, 1, 1))  # expansion, width, blocks, stride
+    # expansion, channels, blocks, stride of the first block
+    STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 2, 1), (6, 64, 2, 2), (6, 96, 1, 1))
     LAST = 256
 
     def __init__(self) -> None:

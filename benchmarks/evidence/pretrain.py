@@ -15,10 +15,10 @@ from benchmarks.evidence.networks import NETWORKS
 from benchmarks.evidence.settings import Settings
 
 
-def pretrain(network: str, seed: int, task: Task, settings: Settings) -> nn.Module:
+def pretrain(network: str, task: Task, settings: Settings) -> nn.Module:
     """Every parameter, SGD with momentum, one cycle of the learning rate."""
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
+    torch.manual_seed(settings.first_seed)
+    rng = np.random.default_rng(settings.first_seed)
     model = NETWORKS[network]().train()
     rate = settings.pretrain_rate
     optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -33,12 +33,12 @@ def pretrain(network: str, seed: int, task: Task, settings: Settings) -> nn.Modu
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
-        print(f"    {network}, seed {seed}: epoch {epoch + 1}, loss {np.mean(losses):.3f}", flush=True)
+        print(f"    {network}: epoch {epoch + 1} of {settings.pretrain_epochs}, loss {np.mean(losses):.3f}", flush=True)
     return model.eval()
 
 
-def weights_file(folder: Path, network: str, seed: int) -> Path:
-    return folder / f"{network}_{seed}.pt"
+def weights_file(folder: Path, network: str) -> Path:
+    return folder / f"{network}.pt"
 
 
 def save(model: nn.Module, path: Path) -> None:
@@ -53,3 +53,12 @@ def restore(network: str, path: Path) -> nn.Module:
     state: dict[str, Any] = torch.load(path, weights_only=True)
     model.load_state_dict(state)
     return model.eval()
+
+
+def renew_classifier(model: nn.Module, seed: int) -> nn.Module:
+    """In place. The classes are new, so what the classifier learnt of the old ones is in the way."""
+    torch.manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
+    return model

@@ -1,10 +1,8 @@
-"""What the evidence compares, and with which settings. They were fixed before any two methods had been compared."""
+"""What the evidence compares, and with which settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 SHARE = 0.02  # of the network's convolution weights that a sparse step updates, at most
 COMPARED_LAYERS = 4  # where every method is compared; the other depths are for the picture
@@ -19,10 +17,6 @@ class Method:
     strategy: str | None = None
     trains_convolutions: bool = True
 
-    @property
-    def is_dense(self) -> bool:
-        return self.trains_convolutions and self.strategy is None
-
 
 METHODS = {
     "classifier": Method("classifier only", trains_convolutions=False),
@@ -30,6 +24,9 @@ METHODS = {
     "r2": Method("r=2", r=2),
     "r4": Method("r=4", r=4),
     "r7": Method("r=7", r=7),
+    "fixed": Method("sparse, fixed", strategy="fixed"),
+    "dynamic": Method("sparse, dynamic", strategy="step"),
+    "r2_dynamic": Method("r=2 and sparse, dynamic", r=2, strategy="step"),
 }
 
 
@@ -39,6 +36,7 @@ class Settings:
 
     networks: tuple[str, ...] = ("resnet", "mobilenet_v2")
     seeds: tuple[int, ...] = (1, 2, 3)
+    first_seed: int = 0  # of the pretraining, the new classifier and the choice of rates
     methods: tuple[str, ...] = tuple(METHODS)
     depths: tuple[int, ...] = (2, COMPARED_LAYERS, 8)  # the last N convolutions
     other_depths_methods: tuple[str, ...] = ("exact", "r2", "r4")
@@ -48,7 +46,8 @@ class Settings:
     pretrain_rate: float = 0.1
     images: int = 6_000
     epochs: int = 3
-    rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    momentum: float = 0.9
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     validation: int = 2_500
     test: int | None = None
 
@@ -68,25 +67,30 @@ QUICK = Settings(
 
 
 @dataclass(frozen=True)
-class Run:
-    """One fine-tuning: which network, method and depth, from which seed's pretraining and in which order of images."""
+class Plan:
+    """What is compiled once and then trained from several seeds."""
 
     network: str
     method: str
     layers: int
-    seed: int
 
     @property
     def key(self) -> str:
         depth = f", last {self.layers}" if METHODS[self.method].trains_convolutions else ""
-        return f"{self.network}{depth}, {METHODS[self.method].label}, seed {self.seed}"
+        return f"{self.network}{depth}, {METHODS[self.method].label}"
+
+    def run_key(self, seed: int) -> str:
+        return f"{self.key}, seed {seed}"
+
+    @property
+    def compared(self) -> Plan:
+        """The same method where all are compared: there its learning rate is chosen."""
+        return replace(self, layers=COMPARED_LAYERS)
 
 
-def runs_of(settings: Settings) -> list[Run]:
-    """Seed by seed, so that an unfinished evidence has whole comparisons of the first seeds."""
+def plans_of(settings: Settings) -> list[Plan]:
     return [
-        Run(network, method, layers, seed)
-        for seed in settings.seeds
+        Plan(network, method, layers)
         for network in settings.networks
         for layers in settings.depths
         for method in settings.methods
@@ -94,5 +98,10 @@ def runs_of(settings: Settings) -> list[Run]:
     ]
 
 
-def rate_key(network: str, method: str) -> str:
-    return f"{network}, {METHODS[method].label}"
+def compared_plans(settings: Settings) -> list[Plan]:
+    return [plan for plan in plans_of(settings) if plan.layers == COMPARED_LAYERS]
+
+
+def runs_of(settings: Settings) -> dict[str, tuple[Plan, int]]:
+    """By key, seed by seed, so that an unfinished evidence has whole comparisons of the first seeds."""
+    return {plan.run_key(seed): (plan, seed) for seed in settings.seeds for plan in plans_of(settings)}
