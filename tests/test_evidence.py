@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.evidence import page, verdicts
+from benchmarks.evidence import page, suite, verdicts
 from benchmarks.evidence.data import CLASSES_A, SOURCE, load_task
 from benchmarks.evidence.finetune import NO_NOISE_DB, snr_db
 from benchmarks.evidence.settings import METHODS, QUICK, Settings, compared_plans, plans_of, runs_of
@@ -165,14 +164,17 @@ def test_snr_is_power_of_the_signal_over_power_of_the_error() -> None:
     assert snr_db(exact, exact) == NO_NOISE_DB
 
 
-def test_without_the_images_one_sentence_says_what_to_install(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.evidence.suite", "--quick", "--data", str(tmp_path / "none")]
-    result = subprocess.run([*command, "--out", str(tmp_path)], check=False, capture_output=True, text=True, cwd=ROOT)
-    assert result.returncode == 2
-    assert result.stderr.strip() == (
-        f"evidence: '{tmp_path / 'none'}' is missing; install Debian's dataset-fashion-mnist"
-        " (apt-get install dataset-fashion-mnist), or give the folder of its four idx files with --data"
+def test_without_the_images_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none"
+    monkeypatch.setattr(sys, "argv", ["suite", "--quick", "--data", str(missing), "--out", str(tmp_path / "out")])
+    assert suite.main() == 2
+    assert capsys.readouterr().err == (
+        f"evidence: '{missing}' is missing; install Debian's dataset-fashion-mnist"
+        " (apt-get install dataset-fashion-mnist), or give the folder of its four idx files with --data\n"
     )
+    assert not (tmp_path / "out").exists()
 
 
 def _require_images() -> None:
@@ -215,13 +217,13 @@ def test_a_whole_tiny_evidence_and_the_same_again(tmp_path: Path) -> None:
     assert filtered_step["saved_bytes"] < exact_step["saved_bytes"]
 
     content = json.loads((tmp_path / page.JSON).read_text(encoding="utf-8"))
-    lost = filtered_key = list(rows)[1]
+    lost = list(rows)[1]
     del content["sections"]["runs"]["rows"][lost]
     (tmp_path / page.JSON).write_text(json.dumps(content), encoding="utf-8")
     again = Record(tmp_path / page.JSON)
     Evidence(again, settings, SOURCE, tmp_path / "work", quick=True).run(SECTIONS[:-1], fresh=False)
     redone = again.sections["runs"]["rows"]
     assert [key for key in rows if redone[key] != rows[key] and key != lost] == []
-    assert {**redone[filtered_key], "date": ""} == {**filtered, "date": ""}
+    assert {**redone[lost], "date": ""} == {**filtered, "date": ""}
     page.render(tmp_path)
     assert "**A quick run on a few images: its figures mean nothing.**" in (tmp_path / page.MARKDOWN).read_text()
