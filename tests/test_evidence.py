@@ -24,7 +24,7 @@ from tests.missing import skip_for_want
 ROOT = Path(__file__).parents[1]
 MACHINE = {"cpu": "a CPU", "cores": 2, "date": "2026-11-17 12:00 UTC", "versions": {"python": "3.11"}}
 ACCURACY = {"classifier": 61.0, "exact": 73.0, "r2": 72.7, "r4": 71.0, "r7": 69.0}
-ACCURACY |= {"fixed": 63.0, "dynamic": 66.0, "r2_dynamic": 65.5}
+ACCURACY |= {"fixed": 63.0, "dynamic": 66.0, "r2_dynamic": 65.5, "fixed_plain": 62.0, "dynamic_plain": 67.0}
 SEED_SHIFT = {1: -1.0, 2: 0.0, 3: 1.0}
 
 
@@ -68,12 +68,12 @@ def _render(folder: Path, recorded: dict[str, Any]) -> str:
 
 
 def _met(recorded: dict[str, Any]) -> list[bool | None]:
-    """Filtered, sparse, of the ResNet and of the MobileNetV2."""
+    """Filtered, sparse, sparse without momentum, of the ResNet and of the MobileNetV2."""
     return [verdict.met for verdict in page.judge_record(recorded)]
 
 
 def test_goals_that_are_met(tmp_path: Path) -> None:
-    assert _met(_forge()) == [True] * 4
+    assert _met(_forge()) == [True] * 6
     text = _render(tmp_path, _forge())
     assert (
         "| ResNet: r=2 on the last 4 convolutions within 0.5 points of exact"
@@ -87,11 +87,12 @@ def test_goals_that_are_met(tmp_path: Path) -> None:
 
 
 def test_goals_that_are_missed_are_said_to_be(tmp_path: Path) -> None:
-    recorded = _forge({**ACCURACY, "r2": 72.4, "dynamic": 62.9})
-    assert _met(recorded) == [False] * 4
+    recorded = _forge({**ACCURACY, "r2": 72.4, "dynamic": 62.9, "dynamic_plain": 62.0})
+    assert _met(recorded) == [False] * 6
     text = _render(tmp_path, recorded)
     assert "| 0.60 points below exact in the mean | -0.60, -0.60, -0.60 | **not met** |" in text
     assert "| 0.10 points below fixed in the mean | -0.10, -0.10, -0.10 | **not met** |" in text
+    assert "without momentum | the same as fixed in the mean | +0.00, +0.00, +0.00 | **not met** |" in text
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_the_bars(changed: dict[str, float], met: list[bool]) -> None:
 
 def test_dynamic_does_not_beat_fixed_with_more_memory() -> None:
     recorded = _forge(dynamic={"saved_bytes": 65 * 1024})
-    assert _met(recorded) == [True, False, True, False]
+    assert _met(recorded) == [True, False, True] * 2
     found = page.judge_record(recorded)[1].found
     assert found == "3.00 points above fixed in the mean, but memory differs: saved_bytes 66560 against 65536"
 
@@ -119,7 +120,7 @@ def test_a_goal_that_lacks_a_seed_is_neither_met_nor_missed(tmp_path: Path) -> N
     recorded = _forge()
     del recorded["runs"]["rows"]["resnet, last 4, r=2, seed 3"]
     recorded["runs"]["rows"]["mobilenet_v2, last 4, sparse, fixed, seed 1"] = {"failed_row": "RuntimeError: no"}
-    assert _met(recorded) == [None, True, True, None]
+    assert _met(recorded) == [None, True, True, True, None, True]
     text = _render(tmp_path, recorded)
     assert "Not measured yet, of runs: resnet, last 4, r=2, seed 3." in text
     assert "Failed, of runs: mobilenet_v2, last 4, sparse, fixed, seed 1: RuntimeError: no." in text
@@ -136,8 +137,8 @@ def test_the_page_has_every_figure_and_the_same_plots_each_time(tmp_path: Path) 
         "| ResNet | 97.5 | 0.0 |",
         "| method | last 2 | last 4 | last 8 |",
         "| r=4 | 71.00 ± 1.00 (1.00) | 71.00 ± 1.00 (2.00) | 71.00 ± 1.00 (4.00) |",
-        "| ResNet, last 4, r=2 | 60.0 | 70.0 | 65.0 | 20.0 | 0.03 |",
-        "| ResNet, last 4, r=7 | 71.0 | 70.0 | 65.0 | 20.0 | 0.01 (end of the list) |",
+        "| ResNet, last 4, r=2 | 0.01: 60.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.03 |",
+        "| ResNet, last 4, r=7 | 0.01: 71.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.01 (end of the list) |",
         "After seeing a result:",
     ):
         assert words in text

@@ -28,10 +28,10 @@ NO_NOISE_DB = 100.0  # beyond this only rounding is left
 def compile_step(
     model: nn.Module, method: Method, layers: int, settings: Settings, out: Path, threads: int | None = 1
 ) -> CompiledStep:
-    """SGD with momentum, batch norms frozen; schedules as they ship, whatever was tuned on this machine."""
+    """SGD, batch norms frozen; schedules as they ship, whatever was tuned on this machine."""
     x = torch.zeros(settings.batch, 1, 28, 28)
     return gfcompile.compile(
-        model, (x,), loss="cross_entropy", optimizer="sgd", lr=0.0, momentum=settings.momentum,
+        model, (x,), loss="cross_entropy", optimizer="sgd", lr=0.0, momentum=settings.momentum_of(method),
         target="native", tuning=False, out=out, threads=threads, **choose(model, method, layers, x),
     )  # fmt: skip
 

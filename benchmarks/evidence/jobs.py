@@ -52,9 +52,10 @@ def compile_job(job: dict[str, Any], scratch: Path) -> Prepared:
 def rate_job(job: dict[str, Any], scratch: Path) -> Prepared:
     """Fine-tunes once with each rate, from a seed that no run has, and judges by the validation images."""
     settings: Settings = job["settings"]
-    found = [_finetune(job, rate, settings.first_seed, "validation")[0] for rate in settings.rates]
+    rates = settings.rates_of(METHODS[job["plan"].method])
+    found = [_finetune(job, rate, settings.first_seed, "validation")[0] for rate in rates]
     best = int(np.argmax(found))  # of equal ones the smallest
-    return _ready({"rates": list(settings.rates), "accuracies": found, "chosen": settings.rates[best]})
+    return _ready({"rates": list(rates), "accuracies": found, "chosen": rates[best]})
 
 
 def finetune_job(job: dict[str, Any], scratch: Path) -> Prepared:

@@ -16,6 +16,7 @@ class Method:
     r: int | None = None
     strategy: str | None = None
     trains_convolutions: bool = True
+    has_momentum: bool = True
 
 
 METHODS = {
@@ -27,6 +28,8 @@ METHODS = {
     "fixed": Method("sparse, fixed", strategy="fixed"),
     "dynamic": Method("sparse, dynamic", strategy="step"),
     "r2_dynamic": Method("r=2 and sparse, dynamic", r=2, strategy="step"),
+    "fixed_plain": Method("sparse, fixed, no momentum", strategy="fixed", has_momentum=False),
+    "dynamic_plain": Method("sparse, dynamic, no momentum", strategy="step", has_momentum=False),
 }
 
 
@@ -50,6 +53,14 @@ class Settings:
     rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     validation: int = 2_500
     test: int | None = None
+
+    def momentum_of(self, method: Method) -> float:
+        return self.momentum if method.has_momentum else 0.0
+
+    def rates_of(self, method: Method) -> tuple[float, ...]:
+        """Without momentum a gradient moves a weight once instead of 1 / (1 - momentum) times."""
+        longer = 1 if method.has_momentum else round(1 / (1 - self.momentum))
+        return tuple(rate * longer for rate in self.rates)
 
 
 QUICK = Settings(

@@ -59,17 +59,14 @@ def depths(summaries: Mapping[tuple[str, int, str], Summary], network: str) -> l
 
 def rates(rows: Rows) -> list[str]:
     """What each rate gave on the validation images; a choice at the end of the list is marked."""
-    there = _there(rows)
-    if not there:
-        return []
-    offered = next(iter(there.values()))["rates"]
     cells = []
-    for key, row in there.items():
+    for key, row in _there(rows).items():
         network, _, method = key.partition(", ")
+        offered = row["rates"]
+        each = [f"{rate:g}: {value:.1f}" for rate, value in zip(offered, row["accuracies"], strict=True)]
         end = " (end of the list)" if row["chosen"] in (offered[0], offered[-1]) else ""
-        each = [f"{value:.1f}" for value in row["accuracies"]]
-        cells.append([f"{NAMES[network]}, {method}", *each, f"{row['chosen']:g}{end}"])
-    return table(["", *(f"{rate:g}" for rate in offered), "chosen"], cells)
+        cells.append([f"{NAMES[network]}, {method}", ", ".join(each), f"{row['chosen']:g}{end}"])
+    return table(["", "rate: accuracy, %", "chosen"], cells)
 
 
 def _there(rows: Rows) -> dict[str, Any]:

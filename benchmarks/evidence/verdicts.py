@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.evidence.networks import NAMES
-from benchmarks.evidence.settings import COMPARED_LAYERS, SHARE
+from benchmarks.evidence.settings import COMPARED_LAYERS, METHODS, SHARE
 from benchmarks.evidence.summary import Difference, Rows, Summary, compared, differ, summarise
 from benchmarks.goals import Verdict
 
 POINTS = 0.5  # by which filtered training may fall short of exact training
+PAIRS = (("fixed", "dynamic"), ("fixed_plain", "dynamic_plain"))
 MEMORY = ("saved_bytes", "arena_bytes")
 
 
 def judge(runs: Rows, steps: Rows, networks: Sequence[str], seeds: Sequence[int]) -> list[Verdict]:
-    """Both goals for each network; one that lacks a seed is neither met nor missed."""
+    """The goals for each network; one that lacks a seed is neither met nor missed."""
     summaries = summarise(runs, steps)
     verdicts = []
     for network in networks:
@@ -23,7 +24,7 @@ def judge(runs: Rows, steps: Rows, networks: Sequence[str], seeds: Sequence[int]
             for method, summary in compared(summaries, network).items()
             if set(seeds) <= summary.by_seed.keys()
         }
-        verdicts += [_filtered(network, methods), _sparse(network, methods)]
+        verdicts += [_filtered(network, methods), *(_sparse(network, methods, *pair) for pair in PAIRS)]
     return verdicts
 
 
@@ -35,11 +36,12 @@ def _filtered(network: str, methods: Mapping[str, Summary]) -> Verdict:
     return Verdict(goal, _points(difference, "exact"), str(difference), round(difference.mean, 2) >= -POINTS)
 
 
-def _sparse(network: str, methods: Mapping[str, Summary]) -> Verdict:
-    goal = f"{NAMES[network]}: dynamic beats fixed selection at equal memory, {SHARE:.0%} of the weights a step"
-    if not {"fixed", "dynamic"} <= methods.keys():
+def _sparse(network: str, methods: Mapping[str, Summary], fixed_name: str, dynamic_name: str) -> Verdict:
+    words = "" if METHODS[fixed_name].has_momentum else ", both without momentum"
+    goal = f"{NAMES[network]}: dynamic beats fixed selection at equal memory, {SHARE:.0%} of the weights a step{words}"
+    if not {fixed_name, dynamic_name} <= methods.keys():
         return Verdict(goal)
-    fixed, dynamic = methods["fixed"], methods["dynamic"]
+    fixed, dynamic = methods[fixed_name], methods[dynamic_name]
     difference = differ(dynamic, fixed)
     unequal = [name for name in MEMORY if fixed.counted[name] != dynamic.counted[name]]
     found = _points(difference, "fixed")
