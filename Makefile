@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | coverage | lint | bench | bench-memory | golden | clean
+# make help | setup | demo | test | test-fast | coverage | lint | bench | bench-memory | evidence | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -9,7 +9,7 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # the suite mostly compiles: one worker a core of a small machine
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 
-.PHONY: help setup demo test test-fast coverage lint bench bench-memory golden clean
+.PHONY: help setup demo test test-fast coverage lint bench bench-memory evidence golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -45,6 +45,9 @@ bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json
 
 bench-memory: $(STAMP)  ## planned memory against what PyTorch takes and keeps
 	$(PY) -m benchmarks.memory
+
+evidence: $(STAMP)  ## fine-tuning on Fashion-MNIST with every method, into docs/evidence.json and .md (half an hour; goes on where it was)
+	$(PY) -m benchmarks.evidence.suite
 
 golden: $(STAMP)  ## rewrite the golden files; review the diff like code
 	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)

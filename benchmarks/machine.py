@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -74,6 +74,14 @@ def describe_machine() -> dict[str, Any]:
 def machine_line(machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}; {versions}."
+
+
+def machine_lines(sections: Mapping[str, Any]) -> list[str]:
+    """One line a machine and date, with the sections it holds for."""
+    seen: dict[str, list[str]] = {}
+    for name, section in sections.items():
+        seen.setdefault(machine_line(section["machine"]), []).append(name)
+    return [words if len(seen) == 1 else f"{', '.join(names)}: {words}" for words, names in seen.items()]
 
 
 def _cpu_name() -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots, prose, tables
-from benchmarks.goals import Verdict, judge
-from benchmarks.machine import machine_line
+from benchmarks.goals import judge
+from benchmarks.machine import machine_lines
 from benchmarks.record import Record
 
 JSON, MARKDOWN, PLOTS = "benchmarks.json", "benchmarks.md", "benchmarks"
@@ -49,7 +49,7 @@ SOURCE = {"compile": "steps"}  # a section whose figures are recorded by another
 def render(out: Path) -> None:
     """Write the page and its plots from the JSON in `out`."""
     record = Record(out / JSON)
-    lines = ["# Benchmarks", "", *_head(record.sections), "", "## Goals", "", *_goals(judge(record.sections))]
+    lines = ["# Benchmarks", "", *_head(record.sections), "", "## Goals", "", *tables.verdicts(judge(record.sections))]
     for name, title in TITLES.items():
         section = record.sections.get(SOURCE.get(name, name), {})
         lines += ["", f"## {title}", "", *_section(name, section, out)]
@@ -57,7 +57,7 @@ def render(out: Path) -> None:
 
 
 def _head(sections: Mapping[str, Any]) -> list[str]:
-    lines = [f"* {words}" for words in _machines(sections)] or ["* Nothing is recorded yet."]
+    lines = [f"* {words}" for words in machine_lines(sections)] or ["* Nothing is recorded yet."]
     if any(section.get("quick") for section in sections.values()):
         lines.append("* **A quick run on tiny settings: its figures mean nothing.**")
     return [
@@ -68,20 +68,6 @@ def _head(sections: Mapping[str, Any]) -> list[str]:
         "",
         prose.INTRODUCTION,
     ]
-
-
-def _machines(sections: Mapping[str, Any]) -> list[str]:
-    """One line a machine and date, with the sections it holds for."""
-    seen: dict[str, list[str]] = {}
-    for name, section in sections.items():
-        seen.setdefault(machine_line(section["machine"]), []).append(name)
-    return [words if len(seen) == 1 else f"{', '.join(names)}: {words}" for words, names in seen.items()]
-
-
-def _goals(verdicts: list[Verdict]) -> list[str]:
-    words = {True: "met", False: "**not met**", None: "not measured"}
-    rows = [[each.goal, each.found or "", each.spread, words[each.met]] for each in verdicts]
-    return tables.table(["goal", "found", "spread", ""], rows)
 
 
 def _section(name: str, section: Mapping[str, Any], out: Path) -> list[str]:

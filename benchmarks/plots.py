@@ -64,20 +64,20 @@ BINS = ((0.0, LOW, RED), (LOW, 0.5, ORANGE), (0.5, 0.7, SKY), (0.7, float("inf")
 
 
 @contextmanager
-def _figure(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[Any]:
+def figure(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[Any]:
     """The axes; the file is written when they are drawn."""
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(rows, columns, figsize=size)
+        drawn, axes = pyplot.subplots(rows, columns, figsize=size)
         yield axes
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
-        pyplot.close(figure)
+        drawn.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+        pyplot.close(drawn)
 
 
 def draw_shapes(rows: Rows, path: Path) -> None:
     """Times faster than the exact backward, shape by shape, and the shares of the two limits."""
     colors = {("full", 2): BLUE, ("grid", 2): SKY, ("full", 4): RED, ("grid", 4): ORANGE}
-    with _figure(path, (9, 6.4), rows=2) as (upper, lower):
+    with figure(path, (9, 6.4), rows=2) as (upper, lower):
         for at, ((kind, r), color) in enumerate(colors.items()):
             found = [backward.compare(row, kind, r) for row in rows.values()]
             places = [index + 0.2 * (at - 1.5) for index in range(len(found))]
@@ -94,7 +94,7 @@ def draw_shapes(rows: Rows, path: Path) -> None:
             lower.scatter(places, [one.of_phases for one in found], marker="_", s=90, color=BLACK, zorder=3)
         upper.set_yscale("log")
         upper.set_ylim(bottom=1)
-        _plain_numbers(upper, "y", [1, 2, 5, 10, 20, 50, 100, 200])
+        plain_numbers(upper, "y", [1, 2, 5, 10, 20, 50, 100, 200])
         upper.set_title(
             "Backward of one 3x3 convolution: times faster than PyTorch's exact one (dotted: goals)", loc="left"
         )
@@ -110,7 +110,7 @@ def draw_shapes(rows: Rows, path: Path) -> None:
 def draw_steps(rows: Rows, path: Path) -> None:
     """Every peer of every step, in multiples of ours."""
     keys = list(rows)
-    with _figure(path, (9, 1.6 + 0.36 * len(keys))) as axes:
+    with figure(path, (9, 1.6 + 0.36 * len(keys))) as axes:
         for name, (marker, color) in PEER_STYLE.items():
             points = [
                 (ratio(row["peers"][name], row["peers"]["gfcompile"]).value, index)
@@ -124,7 +124,7 @@ def draw_steps(rows: Rows, path: Path) -> None:
                 )
         axes.axvline(1, color=BLUE, linewidth=1.5)
         axes.set_xscale("log")
-        _plain_numbers(axes, "x", [0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24])
+        plain_numbers(axes, "x", [0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24])
         axes.set_yticks(range(len(keys)), [step_name(key) for key in keys])
         axes.invert_yaxis()
         axes.margins(y=0.6 / len(keys))
@@ -134,7 +134,7 @@ def draw_steps(rows: Rows, path: Path) -> None:
 
 def draw_growth(rows: Rows, path: Path) -> None:
     """A panel for each thing that cost grows with; the others stay at their usual value."""
-    with _figure(path, (9, 6.4), 2, 2) as panels:
+    with figure(path, (9, 6.4), 2, 2) as panels:
         for axes, (name, label) in zip(panels.flat, AXES.items(), strict=True):
             points = growth_points(rows, name)
             values = [value for value, _ in points]
@@ -146,7 +146,7 @@ def draw_growth(rows: Rows, path: Path) -> None:
                     axes.plot(*zip(*drawn, strict=True), marker="o", color=color, label=title)
             if name == "batch":
                 axes.set_xscale("log")
-                _plain_numbers(axes, "x", values)
+                plain_numbers(axes, "x", values)
             axes.set_xticks(values)
             axes.set_xlabel(label)
             axes.set_ylim(bottom=0)
@@ -157,7 +157,7 @@ def draw_growth(rows: Rows, path: Path) -> None:
 
 def draw_kernels(rows: Rows, path: Path) -> None:
     """How much of each step runs how near to the limit."""
-    with _figure(path, (9, 1.5 + 0.45 * len(rows))) as axes:
+    with figure(path, (9, 1.5 + 0.45 * len(rows))) as axes:
         for index, row in enumerate(rows.values()):
             left = 0.0
             for low, high, color in BINS:
@@ -205,7 +205,7 @@ def _bin_name(low: float, high: float) -> str:
     return f"{low:.0%} to {high:.0%}" if low else f"under {high:.0%}"
 
 
-def _plain_numbers(axes: Axes, which: str, ticks: Sequence[float]) -> None:
+def plain_numbers(axes: Axes, which: str, ticks: Sequence[float]) -> None:
     """These numbers and no powers of ten on a logarithmic axis; the limits stay."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     limits = axes.get_xlim() if which == "x" else axes.get_ylim()

@@ -122,11 +122,20 @@ def take_turns(prepare: Prepare, settings: Settings, protocol: Protocol) -> Foun
     return found
 
 
-def ask(prepare: Prepare, settings: Settings, starting: int = 1) -> Found:
-    """What peers say when they are ready, and no more of them: for work that has no runs to be timed."""
+def ask(
+    prepare: Prepare,
+    settings: Settings,
+    starting: int = 1,
+    ready: Callable[[str, dict[str, Any]], None] = lambda *_: None,
+) -> Found:
+    """What peers say when they are ready, and no more of them: for work that has no runs to be timed.
+
+    `ready` hears it at once.
+    """
     found = Found()
-    for _, peer in _start(prepare, settings, starting, found):
+    for name, peer in _start(prepare, settings, starting, found):
         peer.close()
+        ready(name, found.facts[name])
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import backward, prose
-from benchmarks.goals import GRADIENTS, NAMES, low_kernels
+from benchmarks.goals import GRADIENTS, NAMES, Verdict, low_kernels
 from benchmarks.kernels import LOW, REASONS, SMALL, kind
 from benchmarks.machine import Limits
 from benchmarks.plots import AXES, growth_base, growth_points, step_name
@@ -30,6 +30,12 @@ SHORT = {
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def verdicts(found: Sequence[Verdict]) -> list[str]:
+    words = {True: "met", False: "**not met**", None: "not measured"}
+    rows = [[each.goal, each.found or "", each.spread, words[each.met]] for each in found]
+    return table(["goal", "found", "spread", ""], rows)
 
 
 def shapes(rows: Rows) -> list[str]:

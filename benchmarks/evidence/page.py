@@ -1,0 +1,103 @@
+"""docs/evidence.json as a page: docs/evidence.md and the plots beside it.
+
+    python -m benchmarks.evidence.page [--out docs]
+
+Measures nothing. Rows that are not recorded are named, with the command that measures them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence import pictures, prose, tables
+from benchmarks.evidence.networks import NAMES
+from benchmarks.evidence.settings import COMPARED_LAYERS, SHARE
+from benchmarks.evidence.summary import compared, summarise
+from benchmarks.evidence.verdicts import judge
+from benchmarks.goals import Verdict
+from benchmarks.machine import machine_lines
+from benchmarks.record import Record
+from benchmarks.tables import verdicts
+
+JSON, MARKDOWN, PLOTS = "evidence.json", "evidence.md", "evidence"
+Sections = Mapping[str, Mapping[str, Any]]
+COST = ("cost.svg", "curves: accuracy over counted MFLOPs, by method and number of trained convolutions")
+SNR = ("snr.svg", "dots: accuracy over the SNR of the weight gradients, by method")
+
+
+def render(out: Path) -> None:
+    """Write the page and its plots from the JSON in `out`."""
+    sections = Record(out / JSON).sections
+    lines = ["# Evidence", "", *_head(sections)]
+    if sections.get("runs", {}).get("rows"):
+        lines += _body(sections, out)
+    (out / MARKDOWN).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def judge_record(sections: Sections) -> list[Verdict]:
+    settings = sections["runs"]["settings"]
+    return judge(sections["runs"]["rows"], sections["steps"]["rows"], settings["networks"], settings["seeds"])
+
+
+def _head(sections: Sections) -> list[str]:
+    lines = [f"* {words}" for words in machine_lines(sections)] or ["* Nothing is recorded yet."]
+    if any(section.get("quick") for section in sections.values()):
+        lines.append("* **A quick run on a few images: its figures mean nothing.**")
+    return [
+        *lines,
+        "* Again: `make evidence` (half an hour on two quiet cores; an interrupted one goes on where it was);"
+        " this page alone: `python -m benchmarks.evidence.page`.",
+        f"* Every figure behind it: [{JSON}]({JSON}).",
+        *_missing(sections),
+    ]
+
+
+def _missing(sections: Sections) -> list[str]:
+    lines = []
+    for name, section in sections.items():
+        missing = [key for key in section["planned"] if key not in section["rows"]]
+        if missing:
+            lines.append(f"* Not measured yet, of {name}: {'; '.join(missing)}.")
+        failed = [f"{key}: {row['failed_row']}" for key, row in section["rows"].items() if "failed_row" in row]
+        lines += [f"* Failed, of {name}: {words}." for words in failed]
+    return lines
+
+
+def _body(sections: Sections, out: Path) -> list[str]:
+    settings = sections["runs"]["settings"]
+    words = {**settings, "test": settings["test"] or "5000", "share": SHARE, "layers": COMPARED_LAYERS}
+    words["seed_count"] = len(settings["seeds"])
+    summaries = summarise(sections["runs"]["rows"], sections["steps"]["rows"])
+    times = sections.get("times", {}).get("rows", {})
+    lines = ["", "## What it was to show", "", *verdicts(judge_record(sections))]
+    lines += ["", "## Protocol", "", prose.PROTOCOL.format(**words)]
+    lines += ["", *tables.pretrained(sections.get("pretrained", {}).get("rows", {}))]
+    lines += ["", "## Methods", "", prose.METHODS.format(**words)]
+    for network in settings["networks"]:
+        if compared(summaries, network):
+            lines += ["", f"### {NAMES[network]}", "", *tables.methods(summaries, network, times)]
+    lines += ["", "## Accuracy against cost", "", prose.COST]
+    for network in settings["networks"]:
+        lines += ["", f"{NAMES[network]}:", "", *tables.depths(summaries, network)]
+    pictures.draw_cost(summaries, out / PLOTS / COST[0])
+    lines += ["", f"![{COST[1]}]({PLOTS}/{COST[0]})"]
+    lines += ["", "## Accuracy against noise", "", prose.SNR.format(**words)]
+    pictures.draw_snr(summaries, out / PLOTS / SNR[0])
+    lines += ["", f"![{SNR[1]}]({PLOTS}/{SNR[0]})"]
+    lines += ["", "## How the settings were chosen", "", prose.CHOSEN.format(**words)]
+    return [*lines, "", *tables.rates(sections.get("rates", {}).get("rows", {}))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the JSON and the page")
+    arguments = parser.parse_args()
+    render(arguments.out)
+    print(f"{arguments.out / MARKDOWN} is written")
+
+
+if __name__ == "__main__":
+    main()

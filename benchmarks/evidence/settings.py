@@ -1,0 +1,118 @@
+"""What the evidence compares, and with which settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SHARE = 0.02  # of the network's convolution weights that a sparse step updates, at most
+COMPARED_LAYERS = 4  # where every method is compared; the other depths are for the picture
+
+
+@dataclass(frozen=True)
+class Method:
+    """How gradients of the trained convolutions are computed. `strategy` chooses the channels of a sparse update."""
+
+    label: str
+    r: int | None = None
+    strategy: str | None = None
+    trains_convolutions: bool = True
+    has_momentum: bool = True
+
+
+METHODS = {
+    "classifier": Method("classifier only", trains_convolutions=False),
+    "exact": Method("exact"),
+    "r2": Method("r=2", r=2),
+    "r4": Method("r=4", r=4),
+    "r7": Method("r=7", r=7),
+    "fixed": Method("sparse, fixed", strategy="fixed"),
+    "dynamic": Method("sparse, dynamic", strategy="step"),
+    "r2_dynamic": Method("r=2 and sparse, dynamic", r=2, strategy="step"),
+    "fixed_plain": Method("sparse, fixed, no momentum", strategy="fixed", has_momentum=False),
+    "dynamic_plain": Method("sparse, dynamic, no momentum", strategy="step", has_momentum=False),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Images are of half A for pretraining, of half B for the rest; `test` None takes all of half B's test images."""
+
+    networks: tuple[str, ...] = ("resnet", "mobilenet_v2")
+    seeds: tuple[int, ...] = (1, 2, 3)
+    first_seed: int = 0  # of the pretraining, the new classifier and the choice of rates
+    methods: tuple[str, ...] = tuple(METHODS)
+    depths: tuple[int, ...] = (2, COMPARED_LAYERS, 8)  # the last N convolutions
+    other_depths_methods: tuple[str, ...] = ("exact", "r2", "r4")
+    batch: int = 32
+    pretrain_images: int = 12_000
+    pretrain_epochs: int = 2
+    pretrain_rate: float = 0.1
+    images: int = 6_000
+    epochs: int = 3
+    momentum: float = 0.9
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    validation: int = 2_500
+    test: int | None = None
+
+    def momentum_of(self, method: Method) -> float:
+        return self.momentum if method.has_momentum else 0.0
+
+    def rates_of(self, method: Method) -> tuple[float, ...]:
+        """Without momentum a gradient moves a weight once instead of 1 / (1 - momentum) times."""
+        longer = 1 if method.has_momentum else round(1 / (1 - self.momentum))
+        return tuple(rate * longer for rate in self.rates)
+
+
+QUICK = Settings(
+    networks=("resnet",),
+    seeds=(1, 2),
+    depths=(COMPARED_LAYERS,),
+    pretrain_images=64,
+    pretrain_epochs=1,
+    images=64,
+    epochs=1,
+    rates=(0.01, 0.03),
+    validation=32,
+    test=64,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled once and then trained from several seeds."""
+
+    network: str
+    method: str
+    layers: int
+
+    @property
+    def key(self) -> str:
+        depth = f", last {self.layers}" if METHODS[self.method].trains_convolutions else ""
+        return f"{self.network}{depth}, {METHODS[self.method].label}"
+
+    def run_key(self, seed: int) -> str:
+        return f"{self.key}, seed {seed}"
+
+    @property
+    def compared(self) -> Plan:
+        """The same method where all are compared: there its learning rate is chosen."""
+        return replace(self, layers=COMPARED_LAYERS)
+
+
+def plans_of(settings: Settings) -> list[Plan]:
+    return [
+        Plan(network, method, layers)
+        for network in settings.networks
+        for layers in settings.depths
+        for method in settings.methods
+        if layers == COMPARED_LAYERS or method in settings.other_depths_methods
+    ]
+
+
+def compared_plans(settings: Settings) -> list[Plan]:
+    return [plan for plan in plans_of(settings) if plan.layers == COMPARED_LAYERS]
+
+
+def runs_of(settings: Settings) -> dict[str, tuple[Plan, int]]:
+    """By key, seed by seed, so that an unfinished evidence has whole comparisons of the first seeds."""
+    return {plan.run_key(seed): (plan, seed) for seed in settings.seeds for plan in plans_of(settings)}

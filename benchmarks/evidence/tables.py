@@ -1,0 +1,94 @@
+"""The tables of the evidence page, from its recorded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.evidence.networks import NAMES
+from benchmarks.evidence.settings import METHODS
+from benchmarks.evidence.summary import Rows, Summary, compared
+from benchmarks.rounds import ratio
+from benchmarks.tables import table
+
+MEGA, KILOBYTE = 1e6, 1024
+NO_NOISE_DB = 80.0  # and more: rounding
+
+
+def pretrained(rows: Rows) -> list[str]:
+    cells = [[NAMES[key], f"{row['accuracy_a']:.1f}", f"{row['accuracy_b']:.1f}"] for key, row in _there(rows).items()]
+    return table(["network", "half A, %", "half B before fine-tuning, %"], cells)
+
+
+def methods(summaries: Mapping[tuple[str, int, str], Summary], network: str, times: Rows) -> list[str]:
+    """Every method at the depth where all are compared."""
+    head = [
+        "method", "accuracy, %", "by seed", "MFLOPs", "saved, KB", "arena, KB", "weights a step",
+        "step, ms", "x exact's speed", "SNR, dB",
+    ]  # fmt: skip
+    peers = times.get(network, {}).get("peers", {})
+    cells = []
+    for summary in sorted(compared(summaries, network).values(), key=lambda each: list(METHODS).index(each.method)):
+        counted = summary.counted
+        cells.append(
+            [
+                METHODS[summary.method].label,
+                _accuracy(summary),
+                ", ".join(f"{value:.2f}" for value in summary.by_seed.values()),
+                f"{counted['flops'] / MEGA:.2f}",
+                f"{counted['saved_bytes'] / KILOBYTE:.0f}",
+                f"{counted['arena_bytes'] / KILOBYTE:.0f}",
+                "" if counted["updated_share"] is None else f"{counted['updated_share']:.2%}",
+                *_time(peers, summary.method),
+                _snr(summary),
+            ]
+        )
+    return table(head, cells)
+
+
+def depths(summaries: Mapping[tuple[str, int, str], Summary], network: str) -> list[str]:
+    """The methods that were run at several depths."""
+    layers = sorted({each.layers for each in summaries.values() if each.layers})
+    rows = []
+    for method in METHODS:
+        found = [summaries.get((network, depth, method)) for depth in layers]
+        if sum(each is not None for each in found) > 1:
+            rows.append([METHODS[method].label, *(_with_flops(each) if each else "" for each in found)])
+    return table(["method", *(f"last {depth}" for depth in layers)], rows) if rows else []
+
+
+def rates(rows: Rows) -> list[str]:
+    """What each rate gave on the validation images; a choice at the end of the list is marked."""
+    cells = []
+    for key, row in _there(rows).items():
+        network, _, method = key.partition(", ")
+        offered = row["rates"]
+        each = [f"{rate:g}: {value:.1f}" for rate, value in zip(offered, row["accuracies"], strict=True)]
+        end = " (end of the list)" if row["chosen"] in (offered[0], offered[-1]) else ""
+        cells.append([f"{NAMES[network]}, {method}", ", ".join(each), f"{row['chosen']:g}{end}"])
+    return table(["", "rate: accuracy, %", "chosen"], cells)
+
+
+def _there(rows: Rows) -> dict[str, Any]:
+    return {key: row for key, row in rows.items() if "failed_row" not in row}
+
+
+def _accuracy(summary: Summary) -> str:
+    return f"{summary.accuracy:.2f} ± {summary.deviation:.2f}"
+
+
+def _with_flops(summary: Summary) -> str:
+    return f"{_accuracy(summary)} ({summary.counted['flops'] / MEGA:.2f})"
+
+
+def _snr(summary: Summary) -> str:
+    if summary.snr_db is None:
+        return ""
+    return f"{summary.snr_db:.1f}" if summary.snr_db < NO_NOISE_DB else "rounding only"
+
+
+def _time(peers: Mapping[str, Any], method: str) -> list[str]:
+    if method not in peers or "exact" not in peers:
+        return ["", ""]
+    faster = ratio(peers["exact"], peers[method])
+    return [f"{peers[method]['ms']:.1f}", f"{faster.value:.2f} ({faster.low:.2f}..{faster.high:.2f})"]
