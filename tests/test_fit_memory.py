@@ -44,6 +44,7 @@ def test_as_many_layers_as_fit() -> None:
     assert fitted(sizes[3] - 1).request == jobs[2].request
 
 
+@pytest.mark.slow
 def test_shares_fall_from_the_first_to_the_last() -> None:
     request = fitted(10**9).request
     assert request.sparse is not None
@@ -53,6 +54,7 @@ def test_shares_fall_from_the_first_to_the_last() -> None:
     assert shares[-1] == pytest.approx(FALL * shares[0])
 
 
+@pytest.mark.slow
 def test_a_share_of_the_user_holds_and_layers_is_the_most() -> None:
     job = fit_memory(job_for(layers=2, sparse={"4.0": 0.5}), 10**9, NATIVE)
     assert job.request.layers == 2
@@ -60,6 +62,7 @@ def test_a_share_of_the_user_holds_and_layers_is_the_most() -> None:
     assert job.request.sparse["4.0"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_budget_that_nothing_fits() -> None:
     least = analyse(fit_memory(job_for(layers=1), 10**9, NATIVE)).saved_bytes
     with pytest.raises(UserError) as caught:
