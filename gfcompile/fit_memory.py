@@ -54,17 +54,17 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], 
     make_plan(layers, job.request)  # wrong patterns are told of before anything is counted
 
     def planned(count: int) -> Job:
-        return replace(job, request=_with_shares(layers, job.request, count))
+        return replace(job, request=with_shares(layers, job.request, count))
 
     def keeps(count: int) -> int:
         progress(f"counting what is kept: {count} layers")
         return sum(kept.bytes for kept in kept_tensors(_rewritten(planned(count), target)))
 
     count = _largest(most, lambda number: keeps(number) <= memory)
-    while count and _placed_bytes(planned(count), target) > memory:
+    while count and placed_bytes(planned(count), target) > memory:
         count -= 1
     if not count:
-        least = _placed_bytes(planned(1), target)
+        least = placed_bytes(planned(1), target)
         raise UserError(
             f"--memory {memory}: the last convolution alone keeps {least} bytes; give that much, a larger --r, or a"
             " smaller --batch"
@@ -81,7 +81,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _with_shares(layers: Sequence[Layer], request: Request, count: int) -> Request:
+def with_shares(layers: Sequence[Layer], request: Request, count: int) -> Request:
     """The last `count` convolutions, with the largest shares that keep to SHARE."""
     chosen = make_plan(layers, replace(request, layers=count, sparse=None)).convolutions
     given = (request.sparse or {}).items()
@@ -106,6 +106,7 @@ def _rewritten(job: Job, target: Target) -> Step:
     return pipeline.run(trace(job).training, pipeline.training_passes(job.optimizer, job.calculus, winograd))
 
 
-def _placed_bytes(job: Job, target: Target) -> int:
+def placed_bytes(job: Job, target: Target) -> int:
+    """What the compiled training step keeps for its backward pass."""
     step = _rewritten(job, target)
     return make_program("train", lower(step), step, Scheduler(target)).saved_bytes
