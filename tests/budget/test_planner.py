@@ -149,7 +149,7 @@ def test_flops_below_the_forward_pass(planner: Planner) -> None:
 
 
 def test_the_page(planner: Planner, tmp_path: Path) -> None:
-    found = planner.find(10**7)
+    found = planner.measured(planner.find(10**7))
     text = found_text(found)
     assert "=>  1.000" in text
     assert "arena, placed" in text
