@@ -280,9 +280,8 @@ def find_plan(
         given = x if isinstance(x, (tuple, list)) else (x,)
         batch = (tuple(_as_input(each) for each in given), torch.as_tensor(y).detach().cpu())
     planner = make_planner(job, find_target(target, arch), r, sparse, batch, _databases(tuning), progress)
-    found = planner.find(
-        read_bytes("memory", memory), None if step_flops is None else read_count("step_flops", step_flops)
-    )
+    flops = None if step_flops is None else read_count("step_flops", step_flops)
+    found = planner.measured(planner.find(read_bytes("memory", memory), flops))
     if out is not None:
         write_found(found, Path(out))
     return found

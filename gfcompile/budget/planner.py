@@ -49,7 +49,7 @@ class Row:
 @dataclass(frozen=True)
 class Found:
     """The chosen plan among all candidates, best score first. `whole` is its gradient on the user's batch, all layers
-    filtered as planned, against the exact one; None without a batch."""
+    filtered as planned, against the exact one; None where it was not measured."""
 
     rows: Sequence[Row]
     chosen: Row
@@ -59,7 +59,7 @@ class Found:
     step_flops: int | None
     target: str
     batch: int
-    whole: Likeness | None
+    whole: Likeness | None = None
 
 
 class Planner:
@@ -133,11 +133,6 @@ class Planner:
 
     def _found(self, best: Candidate, memory: int, step_flops: int | None) -> Found:
         rows = {each: self._row(each) for each in self.front}
-        whole = None
-        if self.data is not None:
-            x, y = self.data
-            request = as_request(self.choices(best), self.job.request)
-            whole = measure_plan(replace(self.job, example=x, request=request), y)
         return Found(
             list(rows.values()),
             rows[best],
@@ -147,8 +142,15 @@ class Planner:
             step_flops,
             self.arenas.target.name,
             self.job.example[0].shape[0],
-            whole,
         )
+
+    def measured(self, found: Found) -> Found:
+        """With its gradient on the user's batch, if there is one."""
+        if self.data is None:
+            return found
+        x, y = self.data
+        request = as_request(found.chosen.choices, self.job.request)
+        return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
 
     def _row(self, candidate: Candidate) -> Row:
         choices = self.choices(candidate)

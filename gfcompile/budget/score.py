@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from gfcompile.noise.measure import Measured
 from gfcompile.noise.spectrum import kernel_energy
@@ -52,9 +52,14 @@ def estimated_scores(module: nn.Module, chosen: Sequence[str], edges: Sequence[i
     """From the weights alone."""
     left = {}
     for name in chosen:
-        weight = getattr(module.get_submodule(name), "weight", None)
-        ratio = kernel_energy(weight).ratio if weight is not None and weight.dim() == 4 else None
-        ratio = TYPICAL_RATIO if ratio is None else ratio
-        smooth = ratio / (1.0 + ratio)
+        smooth = _smooth_part(getattr(module.get_submodule(name), "weight", None))
         left[name] = {r: math.sqrt(smooth + (1.0 - smooth) / r**2) for r in edges}
     return Scores(dict.fromkeys(chosen, 1.0 / max(len(chosen), 1)), left, False)
+
+
+def _smooth_part(weight: object) -> float:
+    """DC energy beside the largest other component; typical where a kernel has one tap, or none can be read."""
+    if not isinstance(weight, Tensor) or weight.dim() != 4 or weight.shape[2:].numel() == 1:
+        return TYPICAL_RATIO / (1.0 + TYPICAL_RATIO)
+    ratio = kernel_energy(weight).ratio
+    return 1.0 if ratio is None else ratio / (1.0 + ratio)

@@ -51,7 +51,7 @@ def plan(args: argparse.Namespace) -> int:
     planner = make_planner(
         job, machine, args.r, args.sparse, data, Databases.open(args.db), screen.progress, f"--data {args.data}"
     )
-    found = planner.find(memory, step_flops)
+    found = planner.measured(planner.find(memory, step_flops))
     write_found(found, args.out)
     screen.clear()
     end = f"wrote {args.out}; compile it with: gfcompile {args.model} --plan {args.out}"

@@ -110,7 +110,7 @@ def test_broken_files(job: Job, tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"--plan {path}: No such file or directory; `gfcompile plan MODEL --memory 2MB` writes one"
     )
-    path.write_text(HEAD + '"2" = { do = "exact"')
+    path.write_text(HEAD + '"2" = { do = exact }')
     with pytest.raises(UserError) as caught:
         apply_plan(job, path)
     assert str(caught.value).startswith(f"{path}: is not TOML: ")
