@@ -158,6 +158,15 @@ def test_the_readme_says_what_the_record_says() -> None:
         assert line in readme
 
 
+def test_the_readme_is_rewritten_between_its_marks_alone(tmp_path: Path) -> None:
+    (tmp_path / page.README).write_text(f"before\n{page.BEGIN}old\n{page.END}after\n", encoding="utf-8")
+    for _ in range(2):
+        _render(tmp_path / "docs", _forge())
+        text = (tmp_path / page.README).read_text(encoding="utf-8")
+        table = "\n".join(verdict_table(page.judge_record(_forge())))
+        assert text == f"before\n{page.BEGIN}\n{table}\n\n{page.END}after\n"
+
+
 def test_snr_is_power_of_the_signal_over_power_of_the_error() -> None:
     exact = np.array([3.0, 4.0], np.float32)
     assert snr_db(exact, np.array([3.0, 3.5], np.float32)) == pytest.approx(20.0)

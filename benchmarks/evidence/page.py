@@ -25,16 +25,30 @@ from benchmarks.tables import verdicts
 JSON, MARKDOWN, PLOTS = "evidence.json", "evidence.md", "evidence"
 Sections = Mapping[str, Mapping[str, Any]]
 COST = ("cost.svg", "curves: accuracy over counted MFLOPs, by method and number of trained convolutions")
+SHOWN = 4  # of the rows that are missing
+README, BEGIN, END = "README.md", "<!-- evidence: verdicts -->\n", "<!-- end -->\n"
 SNR = ("snr.svg", "dots: accuracy over the SNR of the weight gradients, by method")
 
 
 def render(out: Path) -> None:
-    """Write the page and its plots from the JSON in `out`."""
+    """Write the page and its plots from the JSON in `out`; if that is the project's, the README's verdicts too."""
     sections = Record(out / JSON).sections
     lines = ["# Evidence", "", *_head(sections)]
-    if sections.get("runs", {}).get("rows"):
+    if {"steps", "runs"} <= sections.keys():
         lines += _body(sections, out)
     (out / MARKDOWN).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    readme = out.parent / README
+    if out.name == "docs" and readme.exists() and BEGIN in readme.read_text(encoding="utf-8"):
+        write_readme(readme, sections)
+
+
+def write_readme(readme: Path, sections: Sections) -> None:
+    """Put the verdicts between the README's two marks, so that it cannot say anything else."""
+    text = readme.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    lines = "\n".join(verdicts(judge_record(sections)))
+    readme.write_text(f"{before}{BEGIN}\n{lines}\n\n{END}{after}", encoding="utf-8")
 
 
 def judge_record(sections: Sections) -> list[Verdict]:
@@ -60,35 +74,41 @@ def _missing(sections: Sections) -> list[str]:
     for name, section in sections.items():
         missing = [key for key in section["planned"] if key not in section["rows"]]
         if missing:
-            lines.append(f"* Not measured yet, of {name}: {'; '.join(missing)}.")
+            more = f"; and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            lines.append(f"* Not measured yet, of {name}: {'; '.join(missing[:SHOWN])}{more}.")
         failed = [f"{key}: {row['failed_row']}" for key, row in section["rows"].items() if "failed_row" in row]
         lines += [f"* Failed, of {name}: {words}." for words in failed]
     return lines
 
 
 def _body(sections: Sections, out: Path) -> list[str]:
-    settings = sections["runs"]["settings"]
+    settings, steps = sections["runs"]["settings"], sections["steps"]["rows"]
     words = {**settings, "test": settings["test"] or "5000", "share": SHARE, "layers": COMPARED_LAYERS}
     words["seed_count"] = len(settings["seeds"])
-    summaries = summarise(sections["runs"]["rows"], sections["steps"]["rows"])
+    summaries = summarise(sections["runs"]["rows"], steps)
     times = sections.get("times", {}).get("rows", {})
     lines = ["", "## What it was to show", "", *verdicts(judge_record(sections))]
     lines += ["", "## Protocol", "", prose.PROTOCOL.format(**words)]
     lines += ["", *tables.pretrained(sections.get("pretrained", {}).get("rows", {}))]
     lines += ["", "## Methods", "", prose.METHODS.format(**words)]
     for network in settings["networks"]:
-        if compared(summaries, network):
-            lines += ["", f"### {NAMES[network]}", "", *tables.methods(summaries, network, times)]
-    lines += ["", "## Accuracy against cost", "", prose.COST]
-    for network in settings["networks"]:
+        found = compared(summaries, network)
+        lines += ["", f"### {NAMES[network]}", "", *tables.methods(network, steps, found, times)]
+    if summaries:
+        lines += _pictures(summaries, words, out)
+    lines += ["", "## How the settings were chosen", "", prose.CHOSEN.format(**words)]
+    return [*lines, "", *tables.rates(sections.get("rates", {}).get("rows", {}))]
+
+
+def _pictures(summaries: pictures.Summaries, words: Mapping[str, Any], out: Path) -> list[str]:
+    lines = ["", "## Accuracy against cost", "", prose.COST]
+    for network in words["networks"]:
         lines += ["", f"{NAMES[network]}:", "", *tables.depths(summaries, network)]
     pictures.draw_cost(summaries, out / PLOTS / COST[0])
     lines += ["", f"![{COST[1]}]({PLOTS}/{COST[0]})"]
     lines += ["", "## Accuracy against noise", "", prose.SNR.format(**words)]
     pictures.draw_snr(summaries, out / PLOTS / SNR[0])
-    lines += ["", f"![{SNR[1]}]({PLOTS}/{SNR[0]})"]
-    lines += ["", "## How the settings were chosen", "", prose.CHOSEN.format(**words)]
-    return [*lines, "", *tables.rates(sections.get("rates", {}).get("rows", {}))]
+    return [*lines, "", f"![{SNR[1]}]({PLOTS}/{SNR[0]})"]
 
 
 def main() -> None:

@@ -114,5 +114,11 @@ def compared_plans(settings: Settings) -> list[Plan]:
 
 
 def runs_of(settings: Settings) -> dict[str, tuple[Plan, int]]:
-    """By key, seed by seed, so that an unfinished evidence has whole comparisons of the first seeds."""
-    return {plan.run_key(seed): (plan, seed) for seed in settings.seeds for plan in plans_of(settings)}
+    """By key, in the order of running: first, seed by seed, what is compared; then the depths of the picture."""
+    deeper = [plan for plan in plans_of(settings) if plan.layers != COMPARED_LAYERS]
+    return {
+        plan.run_key(seed): (plan, seed)
+        for plans in (compared_plans(settings), deeper)
+        for seed in settings.seeds
+        for plan in plans
+    }

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evidence.networks import NAMES
-from benchmarks.evidence.settings import METHODS
-from benchmarks.evidence.summary import Rows, Summary, compared
+from benchmarks.evidence.settings import COMPARED_LAYERS, METHODS, Plan
+from benchmarks.evidence.summary import Rows, Summary
 from benchmarks.rounds import ratio
 from benchmarks.tables import table
 
@@ -20,27 +20,31 @@ def pretrained(rows: Rows) -> list[str]:
     return table(["network", "half A, %", "half B before fine-tuning, %"], cells)
 
 
-def methods(summaries: Mapping[tuple[str, int, str], Summary], network: str, times: Rows) -> list[str]:
-    """Every method at the depth where all are compared."""
+def methods(network: str, steps: Rows, found: Mapping[str, Summary], times: Rows) -> list[str]:
+    """Every method at the depth where all are compared; what is not measured yet stays empty."""
     head = [
         "method", "accuracy, %", "by seed", "MFLOPs", "saved, KB", "arena, KB", "weights a step",
         "step, ms", "x exact's speed", "SNR, dB",
     ]  # fmt: skip
     peers = times.get(network, {}).get("peers", {})
     cells = []
-    for summary in sorted(compared(summaries, network).values(), key=lambda each: list(METHODS).index(each.method)):
-        counted = summary.counted
+    for name, method in METHODS.items():
+        counted = _there(steps).get(Plan(network, name, COMPARED_LAYERS).key)
+        if counted is None:
+            continue
+        summary = found.get(name)
+        by_seed = ", ".join(f"{value:.2f}" for value in summary.by_seed.values()) if summary else ""
         cells.append(
             [
-                METHODS[summary.method].label,
-                _accuracy(summary),
-                ", ".join(f"{value:.2f}" for value in summary.by_seed.values()),
+                method.label,
+                _accuracy(summary) if summary else "",
+                by_seed,
                 f"{counted['flops'] / MEGA:.2f}",
                 f"{counted['saved_bytes'] / KILOBYTE:.0f}",
                 f"{counted['arena_bytes'] / KILOBYTE:.0f}",
                 "" if counted["updated_share"] is None else f"{counted['updated_share']:.2%}",
-                *_time(peers, summary.method),
-                _snr(summary),
+                *_time(peers, name),
+                _snr(summary) if summary else "",
             ]
         )
     return table(head, cells)
