@@ -355,7 +355,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         "--sparse", metavar="[NAME=]RATIO|auto", type=_ratio, action="append", default=[],
         help="update, a step, the weights of this share of a convolution's input channels only, and keep nothing of the"
         " others; for all trained convolutions but a head, or for those that NAME matches; may be repeated; auto: as"
-        " many layers as --memory allows, smaller shares in later ones, 2 % of all convolution weights",
+        " many layers as --memory allows, smaller shares in later ones, 2 %% of all convolution weights",
     )  # fmt: skip
     group.add_argument(
         "--memory", metavar="BYTES", help="what --sparse auto may keep for the backward pass, as in 256KB or 2MB"
