@@ -139,7 +139,7 @@ def test_the_page_has_every_figure_and_the_same_plots_each_time(tmp_path: Path) 
         "| r=4 | 71.00 ± 1.00 (1.00) | 71.00 ± 1.00 (2.00) | 71.00 ± 1.00 (4.00) |",
         "| ResNet, last 4, r=2 | 0.01: 60.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.03 |",
         "| ResNet, last 4, r=7 | 0.01: 71.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.01 (end of the list) |",
-        "After seeing a result:",
+        "After seeing a result, 1:",
     ):
         assert words in text
     assert "Not measured yet" not in text
