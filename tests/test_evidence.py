@@ -14,7 +14,7 @@ import pytest
 from benchmarks.evidence import page, suite, verdicts
 from benchmarks.evidence.data import CLASSES_A, SOURCE, load_task
 from benchmarks.evidence.finetune import NO_NOISE_DB, snr_db
-from benchmarks.evidence.settings import METHODS, QUICK, Settings, compared_plans, plans_of, runs_of
+from benchmarks.evidence.settings import METHODS, QUICK, Settings, compared_plans, plans_of, rate_beyond, runs_of
 from benchmarks.evidence.suite import SECTIONS, Evidence, as_json
 from benchmarks.record import Record
 from benchmarks.rounds import summarise as summarise_blocks
@@ -57,7 +57,7 @@ def _forge(accuracy: Mapping[str, float] = ACCURACY, **counted: Mapping[str, int
     times = {network: {"network": network, "layers": 4, "peers": peers, "failed": {}} for network in settings.networks}
     about = {"machine": MACHINE, "quick": False, "settings": as_json(settings)}
     sections = {"pretrained": pretrained, "steps": steps, "rates": rates, "runs": rows, "times": times}
-    return {name: {**about, "planned": list(some), "rows": some} for name, some in sections.items()}
+    return {name: {**about, "planned": list(some), "rows": some, "seconds": 90.0} for name, some in sections.items()}
 
 
 def _render(folder: Path, recorded: dict[str, Any]) -> str:
@@ -140,6 +140,7 @@ def test_the_page_has_every_figure_and_the_same_plots_each_time(tmp_path: Path) 
         "| ResNet, last 4, r=2 | 0.01: 60.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.03 |",
         "| ResNet, last 4, r=7 | 0.01: 71.0, 0.03: 70.0, 0.1: 65.0, 0.3: 20.0 | 0.01 (end of the list) |",
         "After seeing a result, 1:",
+        "* It took 8 minutes: pretrained 1.5, steps 1.5, rates 1.5, runs 1.5, times 1.5.",
     ):
         assert words in text
     assert "Not measured yet" not in text
@@ -165,6 +166,21 @@ def test_the_readme_is_rewritten_between_its_marks_alone(tmp_path: Path) -> None
         text = (tmp_path / page.README).read_text(encoding="utf-8")
         table = "\n".join(verdict_table(page.judge_record(_forge())))
         assert text == f"before\n{page.BEGIN}\n{table}\n\n{page.END}after\n"
+
+
+@pytest.mark.parametrize(
+    ("tried", "following"),
+    [
+        ({0.01: 60.0, 0.03: 61.0, 0.1: 62.0}, 0.3),
+        ({0.01: 60.0, 0.03: 61.0, 0.1: 62.0, 0.3: 63.0}, 1.0),
+        ({0.01: 62.0, 0.03: 61.0, 0.1: 60.0}, 0.003),
+        ({0.003: 63.0, 0.01: 62.0, 0.03: 61.0}, 0.001),
+        ({0.01: 62.0, 0.03: 62.0}, 0.003),
+        ({0.01: 60.0, 0.03: 61.0, 0.1: 20.0}, None),
+    ],
+)
+def test_rates_go_on_where_the_best_is_at_an_end(tried: dict[float, float], following: float | None) -> None:
+    assert rate_beyond(tried) == following
 
 
 def test_snr_is_power_of_the_signal_over_power_of_the_error() -> None:

@@ -14,7 +14,7 @@ import torch
 import gfcompile
 from benchmarks.evidence import finetune, pretrain
 from benchmarks.evidence.data import load_task
-from benchmarks.evidence.settings import COMPARED_LAYERS, METHODS, Plan, Settings, compared_plans
+from benchmarks.evidence.settings import COMPARED_LAYERS, METHODS, Plan, Settings, compared_plans, rate_beyond
 from benchmarks.processes import Prepared, Protocol, take_turns
 
 TIME_TURNS = Protocol(most=30, least=5, seconds=20, starting=2)
@@ -50,12 +50,22 @@ def compile_job(job: dict[str, Any], scratch: Path) -> Prepared:
 
 
 def rate_job(job: dict[str, Any], scratch: Path) -> Prepared:
-    """Fine-tunes once with each rate, from a seed that no run has, and judges by the validation images."""
+    """Fine-tunes once with each rate, from a seed that no run has, and judges by the validation images.
+
+    While the best is at an end of the list, the list goes on there.
+    """
     settings: Settings = job["settings"]
-    rates = settings.rates_of(METHODS[job["plan"].method])
-    found = [_finetune(job, rate, settings.first_seed, "validation")[0] for rate in rates]
-    best = int(np.argmax(found))  # of equal ones the smallest
-    return _ready({"rates": list(rates), "accuracies": found, "chosen": rates[best]})
+    offered = settings.rates_of(METHODS[job["plan"].method])
+
+    def judge(rate: float) -> float:
+        return _finetune(job, rate, settings.first_seed, "validation")[0]
+
+    tried = {rate: judge(rate) for rate in offered}
+    while len(tried) < len(offered) + settings.further_rates and (further := rate_beyond(tried)) is not None:
+        tried[further] = judge(further)
+    rates = sorted(tried)
+    accuracies = [tried[rate] for rate in rates]
+    return _ready({"rates": rates, "accuracies": accuracies, "chosen": rates[int(np.argmax(accuracies))]})
 
 
 def finetune_job(job: dict[str, Any], scratch: Path) -> Prepared:

@@ -65,8 +65,17 @@ def _head(sections: Sections) -> list[str]:
         "* Again: `make evidence` (half an hour on two quiet cores; an interrupted one goes on where it was);"
         " this page alone: `python -m benchmarks.evidence.page`.",
         f"* Every figure behind it: [{JSON}]({JSON}).",
+        *_duration(sections),
         *_missing(sections),
     ]
+
+
+def _duration(sections: Sections) -> list[str]:
+    minutes = {name: section["seconds"] / 60 for name, section in sections.items() if "seconds" in section}
+    if not minutes:
+        return []
+    each = ", ".join(f"{name} {value:.1f}" for name, value in minutes.items())
+    return [f"* It took {sum(minutes.values()):.0f} minutes: {each}."]
 
 
 def _missing(sections: Sections) -> list[str]:

@@ -23,8 +23,8 @@ STYLE = {
     "fixed": ("v", RED),
     "dynamic": ("P", ORANGE),
     "r2_dynamic": ("X", YELLOW),
-    "fixed_plain": ("1", RED),
-    "dynamic_plain": ("2", ORANGE),
+    "fixed_plain": ("<", RED),
+    "dynamic_plain": (">", ORANGE),
 }
 MEGA = 1e6
 

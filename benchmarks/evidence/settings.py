@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import log10
 
 SHARE = 0.02  # of the network's convolution weights that a sparse step updates, at most
 COMPARED_LAYERS = 4  # where every method is compared; the other depths are for the picture
@@ -51,6 +53,7 @@ class Settings:
     epochs: int = 3
     momentum: float = 0.9
     rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    further_rates: int = 3  # at most, beyond an end of the list while the best rate stands there
     validation: int = 2_500
     test: int | None = None
 
@@ -63,6 +66,16 @@ class Settings:
         return tuple(rate * longer for rate in self.rates)
 
 
+def rate_beyond(tried: Mapping[float, float]) -> float | None:
+    """The next half decade where the best rate (of equal ones the smallest) is the least or the largest tried."""
+    ordered = sorted(tried)
+    best = max(ordered, key=lambda rate: tried[rate])
+    if best not in (ordered[0], ordered[-1]):
+        return None
+    half_decades = round(2 * log10(best)) + (1 if best == ordered[-1] else -1)
+    return float(f"{10 ** (half_decades / 2):.0e}")
+
+
 QUICK = Settings(
     networks=("resnet",),
     seeds=(1, 2),
@@ -72,6 +85,7 @@ QUICK = Settings(
     images=64,
     epochs=1,
     rates=(0.01, 0.03),
+    further_rates=1,
     validation=32,
     test=64,
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,10 +29,10 @@ from gfcompile.errors import UserError
 
 SECTIONS = ("pretrained", "steps", "rates", "runs", "times")
 SECONDS = {
-    "pretrained": 90,
-    "steps": 12,
-    "rates": 45,
-    "runs": 12,
+    "pretrained": 200,
+    "steps": 14,
+    "rates": 70,
+    "runs": 14,
     "times": 30,
 }  # a row, on a quiet core; of times on both
 WORK: dict[str, Prepare] = {
@@ -72,7 +73,7 @@ class Evidence:
         about = {"machine": describe_machine(), "quick": self._quick, "settings": as_json(self._settings)}
         todo = {name: self._begin(name, about, resume) for name in SECTIONS if name in names}
         total = sum(SECONDS[name] * len(keys) / _at_once(name) for name, keys in todo.items())
-        self._clock = Clock(total)
+        self._clock, self._last_row = Clock(total), time.perf_counter()
         for name, keys in todo.items():
             print(f"{name:10} {len(keys):3} to do", flush=True)
         for name, keys in todo.items():
@@ -126,8 +127,7 @@ class Evidence:
         def finish(key: str, row: Mapping[str, Any]) -> None:
             nonlocal done
             done += 1
-            self._record.add(name, key, dict(row))
-            self._clock.finish(SECONDS[name] / AT_ONCE)
+            self._keep(name, key, dict(row))
             print(f"[{name} {done}/{len(keys)}] {key}: {_words(row)}; {self._clock}", flush=True)
 
         for key, reason in ask(WORK[name], wanted, AT_ONCE, finish).failed.items():
@@ -136,9 +136,17 @@ class Evidence:
     def _take_times(self, keys: Sequence[str]) -> None:
         for network in keys:
             row = time_methods(network, **self._common, quick=self._quick)
-            self._record.add("times", network, row)
-            self._clock.finish(SECONDS["times"])
+            self._keep("times", network, row)
             print(f"[times] {network}: {len(row['peers'])} methods in turn; {self._clock}", flush=True)
+
+    def _keep(self, name: str, key: str, row: dict[str, Any]) -> None:
+        """Record the row, and what the section has taken so far."""
+        now = time.perf_counter()
+        section = self._record.sections[name]
+        section["seconds"] = round(section.get("seconds", 0.0) + now - self._last_row, 1)
+        self._last_row = now
+        self._record.add(name, key, row)
+        self._clock.finish(SECONDS[name] / _at_once(name))
 
 
 def _at_once(name: str) -> int:
