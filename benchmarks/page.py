@@ -7,12 +7,11 @@ Measures nothing. What is not recorded is named, with the command that measures 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots, prose, tables
+from benchmarks import page_command, plots, prose, tables
 from benchmarks.goals import judge
 from benchmarks.machine import machine_lines
 from benchmarks.record import Record
@@ -89,13 +88,5 @@ def _section(name: str, section: Mapping[str, Any], out: Path) -> list[str]:
     return lines if lines[0] else lines[1:]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the JSON and the page")
-    arguments = parser.parse_args()
-    render(arguments.out)
-    print(f"{arguments.out / MARKDOWN} is written")
-
-
 if __name__ == "__main__":
-    main()
+    page_command.run(__doc__, render, MARKDOWN)

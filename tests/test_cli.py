@@ -16,7 +16,7 @@ import torch
 
 from gfcompile.cli import main
 from gfcompile.cli.commands import make_job
-from gfcompile.cli.options import compile_parser
+from gfcompile.cli.parsers import compile_parser
 from gfcompile.cli.screen import Screen
 from gfcompile.codegen.link import find_missing
 from gfcompile.optimizers import SGD, AdamW, RMSprop

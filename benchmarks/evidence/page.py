@@ -7,11 +7,11 @@ Measures nothing. Rows that are not recorded are named, with the command that me
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import page_command
 from benchmarks.evidence import pictures, prose, tables
 from benchmarks.evidence.networks import NAMES
 from benchmarks.evidence.settings import COMPARED_LAYERS, SHARE
@@ -120,13 +120,5 @@ def _pictures(summaries: pictures.Summaries, words: Mapping[str, Any], out: Path
     return [*lines, "", f"![{SNR[1]}]({PLOTS}/{SNR[0]})"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the JSON and the page")
-    arguments = parser.parse_args()
-    render(arguments.out)
-    print(f"{arguments.out / MARKDOWN} is written")
-
-
 if __name__ == "__main__":
-    main()
+    page_command.run(__doc__, render, MARKDOWN)

@@ -8,23 +8,23 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gfcompile.cli import commands, options, plan, quality, tune
+from gfcompile.cli import commands, parsers, plan, quality, tune
 from gfcompile.cli.screen import complain
 from gfcompile.errors import ContractError, UserError
 from gfcompile.runtime.errors import StepError
 
 OK, USER_ERROR, INTERNAL, INTERRUPTED = 0, 2, 70, 130
 COMMANDS = {
-    "check": (options.check_parser, commands.check),
-    "inspect": (options.inspect_parser, commands.inspect),
-    "quality": (options.quality_parser, quality.quality),
-    "plan": (options.plan_parser, plan.plan),
-    "tune": (options.tune_parser, tune.tune),
-    "verify": (options.verify_parser, commands.verify),
-    "export": (options.export_parser, commands.export),
-    "passes": (options.passes_parser, commands.passes),
-    "targets": (options.targets_parser, commands.targets),
-    "diff": (options.diff_parser, commands.diff),
+    "check": (parsers.check_parser, commands.check),
+    "inspect": (parsers.inspect_parser, commands.inspect),
+    "quality": (parsers.quality_parser, quality.quality),
+    "plan": (parsers.plan_parser, plan.plan),
+    "tune": (parsers.tune_parser, tune.tune),
+    "verify": (parsers.verify_parser, commands.verify),
+    "export": (parsers.export_parser, commands.export),
+    "passes": (parsers.passes_parser, commands.passes),
+    "targets": (parsers.targets_parser, commands.targets),
+    "diff": (parsers.diff_parser, commands.diff),
 }
 
 
@@ -62,6 +62,6 @@ def _run(arguments: list[str]) -> int:
         make_parser, command = COMMANDS[arguments[0]]
         return command(make_parser().parse_args(arguments[1:]))
     if not arguments:
-        options.compile_parser().print_help(sys.stderr)
+        parsers.compile_parser().print_help(sys.stderr)
         return USER_ERROR
-    return commands.compile(options.compile_parser().parse_args(arguments))
+    return commands.compile(parsers.compile_parser().parse_args(arguments))
