@@ -31,7 +31,7 @@ def compile_step(
     """SGD, batch norms frozen; schedules as they ship, whatever was tuned on this machine."""
     x = torch.zeros(settings.batch, 1, 28, 28)
     return gfcompile.compile(
-        model, (x,), loss="cross_entropy", optimizer="sgd", lr=0.0, momentum=settings.momentum_of(method),
+        model, (x,), loss="cross_entropy", optimizer="sgd", lr=0.0, momentum=settings.momentum,
         target="native", tuning=False, out=out, threads=threads, **choose(model, method, layers, x),
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ def sparse_ratio(model: nn.Module, layers: int, x: torch.Tensor) -> float:
 
 
 def train(
-    step: CompiledStep, model: nn.Module, task: Task, rate: float, seed: int, settings: Settings
+    step: CompiledStep, model: nn.Module, task: Task, rate: float, seed: int, settings: Settings, epochs: int
 ) -> list[float | None]:
     """All epochs, the learning rate along half a cosine; the mean SNR (dB) of the gradients as each epoch begins.
 
@@ -72,9 +72,9 @@ def train(
     if step.channels:
         step.draw_seed = seed
     count = -(-settings.images // settings.batch)
-    total, done = settings.epochs * count, 0
+    total, done = epochs * count, 0
     quality = []
-    for _ in range(settings.epochs):
+    for _ in range(epochs):
         quality.append(gradient_snr(step, model, batches(task.validation, settings.batch)[0]))
         for x, y in batches(task.pool, settings.batch, rng.permutation(chosen)):
             step.train(x, y, lr=rate * (1 + cos(pi * done / total)) / 2)
@@ -120,7 +120,16 @@ def counted(artifact: Path) -> dict[str, Any]:
         "saved_bytes": report["memory"]["saved_bytes"],
         "arena_bytes": report["memory"]["arena_bytes"],
         "updated_share": report["sparse"]["share"] if report["sparse"] else None,
+        "drawn_share": _drawn_share(convolutions) if report["sparse"] else None,
     }
+
+
+def _drawn_share(convolutions: list[dict[str, Any]]) -> float:
+    """Of the input channels of all trained convolutions together."""
+    drawn, every = (
+        sum(each) for each in zip(*((one["channels"], one["geometry"]["in_channels"]) for one in convolutions))
+    )
+    return drawn / every
 
 
 def _forward_flops(layers: list[dict[str, Any]]) -> int:

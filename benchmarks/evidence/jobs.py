@@ -14,7 +14,15 @@ import torch
 import gfcompile
 from benchmarks.evidence import finetune, pretrain
 from benchmarks.evidence.data import load_task
-from benchmarks.evidence.settings import COMPARED_LAYERS, METHODS, Plan, Settings, compared_plans, rate_beyond
+from benchmarks.evidence.settings import (
+    COMPARED_LAYERS,
+    METHODS,
+    Plan,
+    Settings,
+    compared_plans,
+    compiled_only,
+    rate_beyond,
+)
 from benchmarks.processes import Prepared, Protocol, take_turns
 
 TIME_TURNS = Protocol(most=30, least=5, seconds=20, starting=2)
@@ -26,18 +34,15 @@ def _ready(facts: Mapping[str, Any]) -> Prepared:
 
 
 def pretrain_job(job: dict[str, Any], scratch: Path) -> Prepared:
-    """Leaves the weights in the work folder; accuracy on half A, and on half B before fine-tuning."""
+    """Leaves the weights in the work folder; accuracy on half A, and on half B with a classifier trained alone."""
     torch.set_num_threads(1)
     settings, network = job["settings"], job["network"]
     task = load_task(job["data"], settings)
     model = pretrain.pretrain(network, task, settings)
+    accuracy_a = pretrain.accuracy(model, task.test_a)
+    pretrain.train_classifier(model, task, settings)
     pretrain.save(model, pretrain.weights_file(job["work"], network))
-    found = {}
-    for half, images in (("a", task.test_a), ("b", task.test)):
-        with torch.no_grad():
-            right = model(torch.from_numpy(images.x)).argmax(1).numpy() == images.y
-        found[f"accuracy_{half}"] = 100 * float(np.mean(right))
-    return _ready(found)
+    return _ready({"accuracy_a": accuracy_a, "accuracy_b": pretrain.accuracy(model, task.test)})
 
 
 def compile_job(job: dict[str, Any], scratch: Path) -> Prepared:
@@ -45,7 +50,8 @@ def compile_job(job: dict[str, Any], scratch: Path) -> Prepared:
     torch.set_num_threads(1)
     plan: Plan = job["plan"]
     out = artifact_of(job["work"], plan)
-    finetune.compile_step(_start(plan, job), METHODS[plan.method], plan.layers, job["settings"], out)
+    model = _start(plan, job)
+    finetune.compile_step(model, METHODS[plan.method], plan.layers, job["settings"], out)
     return _ready(finetune.counted(out))
 
 
@@ -55,13 +61,12 @@ def rate_job(job: dict[str, Any], scratch: Path) -> Prepared:
     While the best is at an end of the list, the list goes on there.
     """
     settings: Settings = job["settings"]
-    offered = settings.rates_of(METHODS[job["plan"].method])
 
     def judge(rate: float) -> float:
         return _finetune(job, rate, settings.first_seed, "validation")[0]
 
-    tried = {rate: judge(rate) for rate in offered}
-    while len(tried) < len(offered) + settings.further_rates and (further := rate_beyond(tried)) is not None:
+    tried = {rate: judge(rate) for rate in settings.rates}
+    while len(tried) < len(settings.rates) + settings.further_rates and (further := rate_beyond(tried)) is not None:
         tried[further] = judge(further)
     rates = sorted(tried)
     accuracies = [tried[rate] for rate in rates]
@@ -93,13 +98,13 @@ def _finetune(job: dict[str, Any], rate: float, seed: int, judged_by: str) -> tu
     task = load_task(job["data"], settings)
     plan: Plan = job["plan"]
     with gfcompile.load(artifact_of(job["work"], plan), threads=1) as step:
-        quality = finetune.train(step, _start(plan, job), task, rate, seed, settings)
+        quality = finetune.train(step, _start(plan, job), task, rate, seed, settings, settings.epochs_of(plan.method))
         return finetune.accuracy(step, getattr(task, judged_by), settings), quality
 
 
 def time_methods(network: str, settings: Settings, data: Path, work: Path, quick: bool) -> dict[str, Any]:
     """Every method's step on all cores, in turn; the classifier's too."""
-    plans = [plan for plan in compared_plans(settings) if plan.network == network]
+    plans = [plan for plan in compiled_only(compared_plans(settings)) if plan.network == network]
     peers = {plan.method: {"plan": plan, "settings": settings, "data": data, "work": work} for plan in plans}
     found = take_turns(_timed_step, peers, QUICK_TURNS if quick else TIME_TURNS)
     return {"network": network, "layers": COMPARED_LAYERS, "peers": found.times, "failed": found.failed}
@@ -113,10 +118,9 @@ def _timed_step(job: dict[str, Any], scratch: Path) -> Prepared:
 
 
 def artifact_of(work: Path, plan: Plan) -> Path:
-    return work / f"{plan.network}_{plan.layers}_{plan.method}_step"
+    return work / f"{plan.network}_{plan.layers}_{plan.compiled.method}_step"
 
 
 def _start(plan: Plan, job: Mapping[str, Any]) -> torch.nn.Module:
-    """Where a fine-tuning starts: pretrained weights, a new classifier."""
-    model = pretrain.restore(plan.network, pretrain.weights_file(job["work"], plan.network))
-    return pretrain.renew_classifier(model, job["settings"].first_seed)
+    """Where a fine-tuning starts."""
+    return pretrain.restore(plan.network, pretrain.weights_file(job["work"], plan.network))

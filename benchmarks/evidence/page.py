@@ -7,14 +7,15 @@ Measures nothing. Rows that are not recorded are named, with the command that me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import page_command
 from benchmarks.evidence import pictures, prose, tables
 from benchmarks.evidence.networks import NAMES
-from benchmarks.evidence.settings import COMPARED_LAYERS, SHARE
+from benchmarks.evidence.settings import COMPARED_LAYERS, LONGER, SHARE, Plan
 from benchmarks.evidence.summary import compared, summarise
 from benchmarks.evidence.verdicts import judge
 from benchmarks.goals import Verdict
@@ -28,6 +29,7 @@ COST = ("cost.svg", "curves: accuracy over counted MFLOPs, by method and number 
 SHOWN = 4  # of the rows that are missing
 README, BEGIN, END = "README.md", "<!-- evidence: verdicts -->\n", "<!-- end -->\n"
 SNR = ("snr.svg", "dots: accuracy over the SNR of the weight gradients, by method")
+NEW_CLASSIFIER = Path(__file__).parent / "new_classifier.json"  # the first complete run; see prose.NEW_CLASSIFIER
 
 
 def render(out: Path) -> None:
@@ -94,6 +96,9 @@ def _body(sections: Sections, out: Path) -> list[str]:
     settings, steps = sections["runs"]["settings"], sections["steps"]["rows"]
     words = {**settings, "test": settings["test"] or "5000", "share": SHARE, "layers": COMPARED_LAYERS}
     words["seed_count"] = len(settings["seeds"])
+    words["steps"] = settings["epochs"] * -(-settings["images"] // settings["batch"])
+    words["longer"] = LONGER
+    words["visits"] = _visits(settings["networks"], steps, words["steps"])
     summaries = summarise(sections["runs"]["rows"], steps)
     times = sections.get("times", {}).get("rows", {})
     lines = ["", "## What it was to show", "", *verdicts(judge_record(sections))]
@@ -106,7 +111,15 @@ def _body(sections: Sections, out: Path) -> list[str]:
     if summaries:
         lines += _pictures(summaries, words, out)
     lines += ["", "## How the settings were chosen", "", prose.CHOSEN.format(**words)]
-    return [*lines, "", *tables.rates(sections.get("rates", {}).get("rows", {}))]
+    lines += ["", *tables.rates(sections.get("rates", {}).get("rows", {}))]
+    lines += ["", "## The same with a new classifier", "", prose.NEW_CLASSIFIER]
+    return [*lines, "", *tables.accuracies(json.loads(NEW_CLASSIFIER.read_text(encoding="utf-8")))]
+
+
+def _visits(networks: Sequence[str], steps: Mapping[str, Any], count: int) -> str:
+    """How often a channel is drawn in so many steps, of each network."""
+    shares = {name: steps.get(Plan(name, "dynamic", COMPARED_LAYERS).key, {}).get("drawn_share") for name in networks}
+    return " and ".join(f"{count * share:.0f} ({NAMES[name]})" for name, share in shares.items() if share)
 
 
 def _pictures(summaries: pictures.Summaries, words: Mapping[str, Any], out: Path) -> list[str]:

@@ -23,8 +23,8 @@ STYLE = {
     "fixed": ("v", RED),
     "dynamic": ("P", ORANGE),
     "r2_dynamic": ("X", YELLOW),
-    "fixed_plain": ("<", RED),
-    "dynamic_plain": (">", ORANGE),
+    "fixed_long": ("<", RED),
+    "dynamic_long": (">", ORANGE),
 }
 MEGA = 1e6
 

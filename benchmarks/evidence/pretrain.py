@@ -1,4 +1,7 @@
-"""Pretraining on half A, ordinary PyTorch on one thread: the same seed gives the same weights on the same machine."""
+"""What every method starts from: the network pretrained on half A, then its classifier alone on half B.
+
+Ordinary PyTorch on one thread: the same seed gives the same weights on the same machine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.evidence.data import Task, batches
+from benchmarks.evidence.data import Images, Task, batches
 from benchmarks.evidence.networks import NETWORKS
 from benchmarks.evidence.settings import Settings
 
@@ -37,6 +40,38 @@ def pretrain(network: str, task: Task, settings: Settings) -> nn.Module:
     return model.eval()
 
 
+def train_classifier(model: nn.Module, task: Task, settings: Settings) -> None:
+    """In place, from new weights: its classes are new. The layers before it are frozen, so they compute once."""
+    torch.manual_seed(settings.first_seed)
+    rng = np.random.default_rng(settings.first_seed)
+    chosen = rng.choice(len(task.pool.y), settings.images, replace=False)
+    (classifier,) = (module for module in model.modules() if isinstance(module, nn.Linear))
+    classifier.reset_parameters()
+    features: list[torch.Tensor] = []
+    hook = classifier.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    with torch.no_grad():
+        for x, _ in batches(task.pool, settings.batch, chosen):
+            model(torch.from_numpy(x))
+    hook.remove()
+    seen, labels = torch.cat(features), torch.from_numpy(task.pool.y[chosen])
+    optimizer = torch.optim.SGD(classifier.parameters(), settings.classifier_rate, momentum=settings.momentum)
+    steps = settings.epochs * -(-settings.images // settings.batch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(settings.epochs):
+        for some in torch.from_numpy(rng.permutation(settings.images)).split(settings.batch):
+            optimizer.zero_grad()
+            cross_entropy(classifier(seen[some]), labels[some]).backward()
+            optimizer.step()
+            schedule.step()
+
+
+def accuracy(model: nn.Module, images: Images) -> float:
+    """Per cent."""
+    with torch.no_grad():
+        right = model(torch.from_numpy(images.x)).argmax(1).numpy() == images.y
+    return 100 * float(np.mean(right))
+
+
 def weights_file(folder: Path, network: str) -> Path:
     return folder / f"{network}.pt"
 
@@ -53,12 +88,3 @@ def restore(network: str, path: Path) -> nn.Module:
     state: dict[str, Any] = torch.load(path, weights_only=True)
     model.load_state_dict(state)
     return model.eval()
-
-
-def renew_classifier(model: nn.Module, seed: int) -> nn.Module:
-    """In place. The classes are new, so what the classifier learnt of the old ones is in the way."""
-    torch.manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.reset_parameters()
-    return model

@@ -5,17 +5,20 @@ The protocol of the gradient-filtering paper (section 5.1): a data set in two hi
 size, pretraining on one, fine-tuning of the last layers on the other. Fashion-MNIST is halved by class. Half A has
 trousers, sandals, sneakers, bags and ankle boots, half B T-shirts, pullovers, dresses, coats and shirts, which are
 harder to tell apart; no class is in both. Each network is pretrained once, in PyTorch, on {pretrain_images} images of
-half A: every parameter, {pretrain_epochs} epochs. Then the classifier begins anew, since its classes are new, and the
-compiled step (`gfcompile.compile`, target native) fine-tunes the last N convolutions and the classifier on {images}
-images of half B: batches of {batch}, {epochs} epochs, SGD with momentum {momentum:g}, the learning rate along half a
-cosine, batch norms frozen. A seed draws the {images} images from half B's training images, their order, and the
-channels of sparse updates; all methods start from the same weights and, by seed, see the same batches. So the spread
-is that of training data and order; that of pretraining is not in it. Accuracy is of the compiled step's predictions
-on half B's {test} test images; ± is the standard deviation over {seed_count} seeds.
+half A: every parameter, {pretrain_epochs} epochs. The classes of half B are new, so a new classifier is first trained
+alone, in PyTorch, {epochs} epochs on {images} images of half B at a rate of {classifier_rate:g}: what all methods start
+from. Then the compiled step (`gfcompile.compile`, target native) fine-tunes the last N convolutions and the classifier
+on {images} images of half B: batches of {batch}, {epochs} epochs, SGD with momentum {momentum:g}, one learning rate
+along half a cosine, batch norms frozen. A seed draws the {images} images from half B's training images, their order,
+and the channels of sparse updates; all methods start from the same weights and, by seed, see the same batches. So the
+spread is that of training data and order; that of pretraining is not in it. Accuracy is of the compiled step's
+predictions on half B's {test} test images; ± is the standard deviation over {seed_count} seeds.
 
 *Sparse* methods update at most {share:.0%} of the network's convolution weights a step, the same share of input
 channels in each of the last {layers} convolutions: fixed draws them once, dynamic anew every step, with the same
-memory. *Classifier only* trains no convolution: what the others reach above it is the work of the convolutions.
+memory. In a run's {steps} steps dynamic draws a channel {visits} times in the mean; two rows have {longer} times as
+many epochs, at the rate of the short runs. *Classifier only* trains no convolution: what the others reach above it is
+the work of the convolutions.
 
 For comparison, the paper's Table 2 on ImageNet, last 4 layers: ResNet-18 72.3 % exact and 68.5 % with r=2,
 MobileNetV2 62.2 % and 63.4 %.
@@ -44,8 +47,7 @@ CHOSEN = """
 Learning rates: each method's own, by one rule. From a seed that no run has, every method is fine-tuned with each of
 four rates at the last {layers} convolutions, and with up to {further_rates} more beyond an end of the list while the
 best is there; the best on {validation} validation images of half B (training images that are used for nothing else) is
-taken for all seeds and depths. Without momentum the rates are ten times larger, since a gradient then moves a weight
-once and not ten times over.
+taken for all seeds and depths.
 
 Before seeing a result: the numbers of images and epochs follow from the time that the evidence may take, the share of
 {share:.0%} from the paper on dynamic sparse updates, N and r from the gradient-filtering paper, the half with the
@@ -60,13 +62,27 @@ kept, because it leaves the convolutions more to do.
 
 After seeing a result, 2: when the rates were chosen, dynamic lay behind fixed on validation images of the ResNet
 (67.8 % against 73.1 %). A channel that is not drawn keeps its momentum until it is drawn again, so dynamic applies
-momentum late. Therefore the two rows without momentum were added; the rows with momentum stand unchanged beside them.
+momentum late. Therefore two rows without momentum were added.
 
 After seeing a result, 3: then, too, the best of the four rates was the largest for the classifier alone (both
 networks) and for fixed sparse updates (ResNet), the smallest for r=4 (ResNet). Therefore a list goes on where its
 best rate is at an end, for every method.
 
+After seeing a result, 4: the first whole comparison (below, with its test accuracies) began with a new, untrained
+classifier. A new classifier wants a rate of 0.3 to 1, which the convolutions of most methods do not bear: r=4, r=7 and
+dynamic sparse updates of the ResNet ended below the classifier alone, and what was compared was in part how far the
+classifier came. Therefore the classifier is now trained first, alone, at 0.3, and everything was run again. (In the
+paper both halves have the same classes, so there, too, the classifier is trained before.) The rows without momentum,
+where dynamic had not beaten fixed by more than 0.1 points, made room for the ones with {longer} times as many epochs,
+to see whether dynamic lacks visits. This was decided before a figure of the second run was seen.
+
 Further, since the first trial: the list of rates was set after it, and each network is
-pretrained once and not once a seed, to keep to the time. Nothing else was changed, added or left out, and test images
-had no part in any choice.
+pretrained once and not once a seed, to keep to the time. Nothing else was changed, added or left out. Test images had
+no part in the choice of a rate; they had one in the fourth change.
+""".strip()
+
+NEW_CLASSIFIER = """
+The first comparison, 17 November 2026, test accuracy over seeds 1, 2, 3: as above, but the classifier began untrained,
+together with the convolutions. It was stopped for the second while the other depths ran, which are not shown. r=2 was 6.5 (ResNet) and 2.0 points (MobileNetV2) below exact; dynamic was 5.1 and 2.2 points below fixed, and
+without momentum 18.2 below (one of the ResNet's three seeds diverged) and 0.05 above it.
 """.strip()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log10
 
 SHARE = 0.02  # of the network's convolution weights that a sparse step updates, at most
 COMPARED_LAYERS = 4  # where every method is compared; the other depths are for the picture
+LONGER = 4  # times as many epochs
 
 
 @dataclass(frozen=True)
 class Method:
-    """How gradients of the trained convolutions are computed. `strategy` chooses the channels of a sparse update."""
+    """How gradients of the trained convolutions are computed. `strategy` chooses the channels of a sparse update.
+
+    `compiled_as` names the method whose step and learning rate it takes, if not its own.
+    """
 
     label: str
     r: int | None = None
     strategy: str | None = None
     trains_convolutions: bool = True
-    has_momentum: bool = True
+    epochs_times: int = 1
+    compiled_as: str | None = None
 
 
 METHODS = {
@@ -30,8 +35,8 @@ METHODS = {
     "fixed": Method("sparse, fixed", strategy="fixed"),
     "dynamic": Method("sparse, dynamic", strategy="step"),
     "r2_dynamic": Method("r=2 and sparse, dynamic", r=2, strategy="step"),
-    "fixed_plain": Method("sparse, fixed, no momentum", strategy="fixed", has_momentum=False),
-    "dynamic_plain": Method("sparse, dynamic, no momentum", strategy="step", has_momentum=False),
+    "fixed_long": Method(f"sparse, fixed, {LONGER}x epochs", None, "fixed", True, LONGER, "fixed"),
+    "dynamic_long": Method(f"sparse, dynamic, {LONGER}x epochs", None, "step", True, LONGER, "dynamic"),
 }
 
 
@@ -41,7 +46,7 @@ class Settings:
 
     networks: tuple[str, ...] = ("resnet", "mobilenet_v2")
     seeds: tuple[int, ...] = (1, 2, 3)
-    first_seed: int = 0  # of the pretraining, the new classifier and the choice of rates
+    first_seed: int = 0  # of the pretraining, the classifier and the choice of rates
     methods: tuple[str, ...] = tuple(METHODS)
     depths: tuple[int, ...] = (2, COMPARED_LAYERS, 8)  # the last N convolutions
     other_depths_methods: tuple[str, ...] = ("exact", "r2", "r4")
@@ -49,6 +54,7 @@ class Settings:
     pretrain_images: int = 12_000
     pretrain_epochs: int = 2
     pretrain_rate: float = 0.1
+    classifier_rate: float = 0.3  # while it is trained alone, before all methods
     images: int = 6_000
     epochs: int = 3
     momentum: float = 0.9
@@ -57,13 +63,8 @@ class Settings:
     validation: int = 2_500
     test: int | None = None
 
-    def momentum_of(self, method: Method) -> float:
-        return self.momentum if method.has_momentum else 0.0
-
-    def rates_of(self, method: Method) -> tuple[float, ...]:
-        """Without momentum a gradient moves a weight once instead of 1 / (1 - momentum) times."""
-        longer = 1 if method.has_momentum else round(1 / (1 - self.momentum))
-        return tuple(rate * longer for rate in self.rates)
+    def epochs_of(self, method: str) -> int:
+        return self.epochs * METHODS[method].epochs_times
 
 
 def rate_beyond(tried: Mapping[float, float]) -> float | None:
@@ -93,7 +94,7 @@ QUICK = Settings(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compiled once and then trained from several seeds."""
+    """What is trained from several seeds."""
 
     network: str
     method: str
@@ -108,9 +109,14 @@ class Plan:
         return f"{self.key}, seed {seed}"
 
     @property
-    def compared(self) -> Plan:
-        """The same method where all are compared: there its learning rate is chosen."""
-        return replace(self, layers=COMPARED_LAYERS)
+    def compiled(self) -> Plan:
+        """Whose step it runs."""
+        return replace(self, method=METHODS[self.method].compiled_as or self.method)
+
+    @property
+    def rated(self) -> Plan:
+        """Whose learning rate it takes: that of its step where all methods are compared."""
+        return replace(self.compiled, layers=COMPARED_LAYERS)
 
 
 def plans_of(settings: Settings) -> list[Plan]:
@@ -125,6 +131,11 @@ def plans_of(settings: Settings) -> list[Plan]:
 
 def compared_plans(settings: Settings) -> list[Plan]:
     return [plan for plan in plans_of(settings) if plan.layers == COMPARED_LAYERS]
+
+
+def compiled_only(plans: Sequence[Plan]) -> list[Plan]:
+    """Without those that run another one's step."""
+    return [plan for plan in plans if plan.compiled == plan]
 
 
 def runs_of(settings: Settings) -> dict[str, tuple[Plan, int]]:

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.evidence.data import SOURCE, require_data
 from benchmarks.evidence.jobs import artifact_of, compile_job, finetune_job, pretrain_job, rate_job, time_methods
 from benchmarks.evidence.pretrain import weights_file
-from benchmarks.evidence.settings import QUICK, Settings, compared_plans, plans_of, runs_of
+from benchmarks.evidence.settings import QUICK, Settings, compared_plans, compiled_only, plans_of, runs_of
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Prepare, ask
 from benchmarks.record import Record
@@ -31,8 +31,8 @@ SECTIONS = ("pretrained", "steps", "rates", "runs", "times")
 SECONDS = {
     "pretrained": 200,
     "steps": 14,
-    "rates": 70,
-    "runs": 14,
+    "rates": 60,
+    "runs": 16,
     "times": 30,
 }  # a row, on a quiet core; of times on both
 WORK: dict[str, Prepare] = {
@@ -102,7 +102,7 @@ class Evidence:
         if name == "pretrained":
             lost = {network for network in self._settings.networks if not weights_file(work, network).exists()}
         if name == "steps":
-            lost = {plan.key for plan in plans_of(self._settings) if not artifact_of(work, plan).exists()}
+            lost = {key for key, job in self._jobs(name).items() if not artifact_of(work, job["plan"]).exists()}
         return [key for key in self.planned(name) if key in {*missing, *lost}]
 
     def _jobs(self, name: str) -> dict[str, dict[str, Any]]:
@@ -110,12 +110,12 @@ class Evidence:
         if name in ("pretrained", "times"):
             return {network: {"network": network} for network in self._settings.networks}
         if name == "steps":
-            return {plan.key: {"plan": plan} for plan in plans_of(self._settings)}
+            return {plan.key: {"plan": plan} for plan in compiled_only(plans_of(self._settings))}
         if name == "rates":
-            return {plan.key: {"plan": plan} for plan in compared_plans(self._settings)}
+            return {plan.key: {"plan": plan} for plan in compiled_only(compared_plans(self._settings))}
         rates = self._record.sections.get("rates", {}).get("rows", {})
         return {
-            key: {"plan": plan, "seed": seed, "rate": rates.get(plan.compared.key, {}).get("chosen")}
+            key: {"plan": plan, "seed": seed, "rate": rates.get(plan.rated.key, {}).get("chosen")}
             for key, (plan, seed) in runs_of(self._settings).items()
         }
 

@@ -66,7 +66,7 @@ def summarise(runs: Rows, steps: Rows) -> dict[tuple[str, int, str], Summary]:
             {row["seed"]: row["accuracy"] for row in rows},
             {row["seed"]: row["snr_db"] for row in rows if row["snr_db"] is not None},
             rows[0]["rate"],
-            steps[Plan(network, method, layers).key],
+            steps[Plan(network, method, layers).compiled.key],
         )
         for (network, layers, method), rows in grouped.items()
     }

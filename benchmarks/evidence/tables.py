@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.evidence.networks import NAMES
@@ -17,7 +18,7 @@ NO_NOISE_DB = 80.0  # and more: rounding
 
 def pretrained(rows: Rows) -> list[str]:
     cells = [[NAMES[key], f"{row['accuracy_a']:.1f}", f"{row['accuracy_b']:.1f}"] for key, row in _there(rows).items()]
-    return table(["network", "half A, %", "half B before fine-tuning, %"], cells)
+    return table(["network", "half A, %", "half B, classifier trained alone, %"], cells)
 
 
 def methods(network: str, steps: Rows, found: Mapping[str, Summary], times: Rows) -> list[str]:
@@ -29,7 +30,8 @@ def methods(network: str, steps: Rows, found: Mapping[str, Summary], times: Rows
     peers = times.get(network, {}).get("peers", {})
     cells = []
     for name, method in METHODS.items():
-        counted = _there(steps).get(Plan(network, name, COMPARED_LAYERS).key)
+        compiled = Plan(network, name, COMPARED_LAYERS).compiled
+        counted = _there(steps).get(compiled.key)
         if counted is None:
             continue
         summary = found.get(name)
@@ -43,7 +45,7 @@ def methods(network: str, steps: Rows, found: Mapping[str, Summary], times: Rows
                 f"{counted['saved_bytes'] / KILOBYTE:.0f}",
                 f"{counted['arena_bytes'] / KILOBYTE:.0f}",
                 "" if counted["updated_share"] is None else f"{counted['updated_share']:.2%}",
-                *_time(peers, name),
+                *_time(peers, compiled.method),
                 _snr(summary) if summary else "",
             ]
         )
@@ -71,6 +73,19 @@ def rates(rows: Rows) -> list[str]:
         end = " (end of the list)" if row["chosen"] in (offered[0], offered[-1]) else ""
         cells.append([f"{NAMES[network]}, {method}", ", ".join(each), f"{row['chosen']:g}{end}"])
     return table(["", "rate: accuracy, %", "chosen"], cells)
+
+
+def accuracies(by_method: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Mean and standard deviation; `by_method[method][network]` has the test accuracies by seed."""
+    networks = list(dict.fromkeys(network for found in by_method.values() for network in found))
+    cells = [
+        [method, *(_spread(found[network].values()) for network in networks)] for method, found in by_method.items()
+    ]
+    return table(["method", *(f"{NAMES[network]}, accuracy, %" for network in networks)], cells)
+
+
+def _spread(values: Collection[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
 
 
 def _there(rows: Rows) -> dict[str, Any]:
