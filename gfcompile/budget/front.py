@@ -9,10 +9,11 @@ the one that is no better in any of them can be dropped.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 LIMITS = 4  # of FLOPs, in a thinned front
+NEARBY = 3  # candidates that a search tries beside those of halving
 LABELS = 4000  # more ways than this are thinned before the next layer: the front is then nearly, not surely, complete
 
 
@@ -68,6 +69,33 @@ def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
             stop += 1
         flops[start:stop], points[start:stop] = [each.flops], [each.points]
     return kept
+
+
+def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that none beats in bytes and score, whatever the FLOPs; best score, and so most bytes, first."""
+    kept: list[Candidate] = []
+    for each in sorted(candidates, key=lambda each: (each.bytes, -each.points, each.flops)):
+        if not kept or each.points > kept[-1].points:
+            kept.append(each)
+    return kept[::-1]
+
+
+def search(ordered: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> Candidate | None:
+    """The first that fits, asking of few: halving, then the NEARBY ones before what that found.
+
+    Exact where all behind one that fits fit too. Where not, still: whoever lets more of them fit never gets a later
+    one. Where two differ on the way, the one who refuses ends behind the candidate that the other accepts; and the
+    nearby ones that the one finds are nearby for the other, or behind what it has.
+    """
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(ordered[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    nearby = ordered[max(0, high - NEARBY) : high + 1]
+    return next((each for each in nearby if fits(each)), None)
 
 
 def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

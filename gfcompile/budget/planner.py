@@ -1,8 +1,9 @@
 """The best plan within a budget of memory and arithmetic.
 
-Which plans are candidates does not depend on the budget: the front of `front.py`, whole for networks of up to
-WHOLE_FRONT layers and else a spread of it. The plan for a budget is the candidate with the best score whose counted
-bytes, FLOPs and *placed arena* keep to it: more budget never gives a worse one, and none takes more than it may.
+Which plans are candidates does not depend on the budget: the front of `front.py`. The plan for a budget is the
+candidate with the best score whose counted FLOPs and *placed arena* keep to it. Placing takes seconds, so of a front of
+more than ALL_PLACED only those are asked that no other beats in bytes and score, by halving: none takes more than it
+may, and more memory never gives a worse score.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from gfcompile.budget.arenas import Arenas, Placed, key_of
 from gfcompile.budget.choices import FROZEN, TRAINED, Choice, as_request
-from gfcompile.budget.front import Candidate, find_front, spread
+from gfcompile.budget.front import Candidate, find_front, search, spread, staircase
 from gfcompile.budget.prices import Prices, price
 from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
 from gfcompile.compiler import Job, make_survey
@@ -28,8 +29,8 @@ from gfcompile.targets import Target
 from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
 EDGES, SHARES = (2, 4, 7), (0.25,)
-WHOLE_FRONT = 8  # layers
-CANDIDATES = 48
+ALL_PLACED = 64  # candidates
+SHOWN = 48  # candidates
 Progress = Callable[[str], None]
 Batch = tuple[tuple[Tensor, ...], Tensor]
 
@@ -96,7 +97,7 @@ class Planner:
         front = find_front(self.prices.offers, FROZEN, self.prices.base)
         if not heads:
             front = [each for each in front if each.points or any(choice != FROZEN for choice in each.choices)]
-        self.front = front if len(chosen) <= WHOLE_FRONT else spread(front, CANDIDATES)
+        self.front = front
         self.arenas = Arenas(job, target, tuning, progress)
 
     def find(self, memory: int, step_flops: int | None = None) -> Found:
@@ -109,10 +110,9 @@ class Planner:
                 f" {in_flops(self.prices.base[1])}, the cheapest plan {in_flops(least)}; give that much or more"
             )
         smallest = self.arenas(self.choices(min(self.front, key=lambda each: (each.bytes, each.flops))))
-        if memory >= smallest.predict_bytes:
-            for candidate in affordable:
-                if candidate.bytes <= memory and self.arenas(self.choices(candidate)).arena_bytes <= memory:
-                    return self._found(candidate, memory, step_flops)
+        best = self._search(affordable, memory) if memory >= smallest.predict_bytes else None
+        if best is not None:
+            return self._found(best, memory, step_flops)
         raise UserError(
             f"--memory {in_bytes(memory)}: too little: the frozen forward pass alone takes an arena of"
             f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(self._least())} ({self._least()} bytes);"
@@ -128,11 +128,22 @@ class Planner:
         }
         return {**chosen, **dict.fromkeys(self.prices.heads, TRAINED)}
 
+    def _search(self, affordable: Sequence[Candidate], memory: int) -> Candidate | None:
+        def fits(candidate: Candidate) -> bool:
+            return self.arenas(self.choices(candidate)).arena_bytes <= memory
+
+        if len(self.front) <= ALL_PLACED:
+            return next(filter(fits, affordable), None)
+        return search(staircase(affordable), fits)
+
     def _least(self) -> int:
         return min(placed.arena_bytes for placed in self.arenas.known.values())
 
     def _found(self, best: Candidate, memory: int, step_flops: int | None) -> Found:
-        rows = {each: self._row(each) for each in self.front}
+        """With the candidates that were placed, and others of the front beside them."""
+        shown = {best, *spread(self.front, SHOWN)}
+        shown |= {each for each in self.front if key_of(self.choices(each)) in self.arenas.known}
+        rows = {each: self._row(each) for each in self.front if each in shown}
         return Found(
             list(rows.values()),
             rows[best],

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gfcompile.budget.front import Candidate, Offer, find_front, spread, undominated
+from gfcompile.budget.front import Candidate, Offer, find_front, search, spread, staircase, undominated
 
 FROZEN = "freeze"
 BASE = (100, 1000)
@@ -87,3 +87,46 @@ def test_a_spread_keeps_the_ends_and_is_no_larger() -> None:
     assert few[0] == front[0]
     assert min(each.bytes for each in few) == min(each.bytes for each in front)
     assert spread(front, len(front)) == front
+
+
+def test_a_staircase_rises_in_bytes_and_score() -> None:
+    front = find_front(random_layers(random.Random(3), 8), FROZEN, BASE)
+    stairs = staircase(front)
+    assert 3 < len(stairs) < len(front)
+    assert all(a.bytes > b.bytes and a.points > b.points for a, b in itertools.pairwise(stairs))
+    for each in front:
+        assert any(step.bytes <= each.bytes and step.points >= each.points for step in stairs)
+
+
+def test_a_search_finds_the_first_of_a_monotone_row_and_asks_few() -> None:
+    row = [Candidate((), 0, 0, 1000 - index) for index in range(1000)]
+    for first in (0, 1, 500, 998, 999, 1000):
+        asked: set[int] = set()
+
+        def fits(each: Candidate, first: int = first, asked: set[int] = asked) -> bool:
+            asked.add(each.points)
+            return each.points <= 1000 - first
+
+        assert search(row, fits) == (row[first] if first < 1000 else None)
+        assert len(asked) <= 14
+    assert search([], lambda _: True) is None
+
+
+def test_a_search_with_more_memory_is_never_worse_whatever_the_arenas() -> None:
+    """Arenas that hardly follow the order; what is found fits, and gets no worse."""
+    rng = random.Random(1)
+    surprises = 0
+    for _ in range(300):
+        row = [Candidate((index,), 0, 0, 100 - index) for index in range(rng.randint(1, 60))]
+        arenas = {each: each.points + rng.randint(0, 80) for each in row}
+        best = None
+        for memory in range(0, 200, 3):
+            fitting = {each for each in row if arenas[each] <= memory}
+            found = search(row, fitting.__contains__)
+            assert found is None or found in fitting
+            if best is not None:
+                assert found is not None
+                assert found.points >= best.points
+            surprises += found is not None and found != next(each for each in row if each in fitting)
+            best = found
+    assert surprises, "the arenas are not monotone"

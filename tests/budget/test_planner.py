@@ -61,7 +61,7 @@ def test_the_best_that_fits_is_chosen(planner: Planner) -> None:
     arenas = {each: planner.arenas(planner.choices(each)).arena_bytes for each in planner.front}
     for memory in sorted(set(arenas.values())):
         for limit in sorted({each.flops for each in planner.front})[::3]:
-            fits = [e for e, arena in arenas.items() if arena <= memory and e.bytes <= memory and e.flops <= limit]
+            fits = [each for each, arena in arenas.items() if arena <= memory and each.flops <= limit]
             if fits:
                 found = planner.find(memory, limit)
                 assert found.chosen.score == max(each.points for each in fits) / 1e6
