@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 LIMITS = 4  # of FLOPs, in a thinned front
-NEARBY = 3  # candidates that a search tries beside those of halving
+NEARBY = 2  # candidates that a search tries beside those of halving
+STEP = 1.03  # in bytes, of a staircase
 LABELS = 4000  # more ways than this are thinned before the next layer: the front is then nearly, not surely, complete
 
 
@@ -72,12 +73,19 @@ def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those that none beats in bytes and score, whatever the FLOPs; best score, and so most bytes, first."""
+    """Those that none beats in bytes and score, whatever the FLOPs; best score, and so most bytes, first.
+
+    Of those that differ by less than STEP in bytes one is enough: it takes few placements to choose among steps.
+    """
     kept: list[Candidate] = []
     for each in sorted(candidates, key=lambda each: (each.bytes, -each.points, each.flops)):
         if not kept or each.points > kept[-1].points:
             kept.append(each)
-    return kept[::-1]
+    steps = kept[-1:]
+    for each in reversed(kept[:-1]):
+        if each.bytes * STEP <= steps[-1].bytes or each is kept[0]:
+            steps.append(each)
+    return steps
 
 
 def search(ordered: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> Candidate | None:
@@ -110,9 +118,12 @@ def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     for limit in (flops[len(flops) * part // LIMITS - 1] for part in range(1, LIMITS + 1)):
         within = [each for each in ordered if each.flops <= limit]
         best, least = within[0].points, within[-1].points
+        cheapest, seen = within[0], 0
         for step in range(levels):
-            enough = [each for each in within if each.points >= best - (best - least) * step / (levels - 1)]
-            chosen[min(enough, key=lambda each: (each.bytes, each.flops))] = None
+            while seen < len(within) and within[seen].points >= best - (best - least) * step / (levels - 1):
+                cheapest = min(cheapest, within[seen], key=lambda each: (each.bytes, each.flops))
+                seen += 1
+            chosen[cheapest] = None
     return sorted(chosen, key=lambda each: (-each.points, each.bytes, each.flops))
 
 

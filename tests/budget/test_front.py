@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gfcompile.budget.front import Candidate, Offer, find_front, search, spread, staircase, undominated
+from gfcompile.budget.front import STEP, Candidate, Offer, find_front, search, spread, staircase, undominated
 
 FROZEN = "freeze"
 BASE = (100, 1000)
@@ -94,8 +94,10 @@ def test_a_staircase_rises_in_bytes_and_score() -> None:
     stairs = staircase(front)
     assert 3 < len(stairs) < len(front)
     assert all(a.bytes > b.bytes and a.points > b.points for a, b in itertools.pairwise(stairs))
+    assert stairs[0].points == max(each.points for each in front)
+    assert stairs[-1].bytes == min(each.bytes for each in front)
     for each in front:
-        assert any(step.bytes <= each.bytes and step.points >= each.points for step in stairs)
+        assert any(step.bytes <= STEP * each.bytes and step.points >= each.points for step in stairs)
 
 
 def test_a_search_finds_the_first_of_a_monotone_row_and_asks_few() -> None:
