@@ -196,6 +196,15 @@ def test_the_page(planner: Planner, tmp_path: Path) -> None:
     assert (tmp_path / "plan.json").exists()
 
 
+def test_a_plan_that_cannot_be_written_is_not_searched(tmp_path: Path) -> None:
+    model, x, _ = small()
+    with pytest.raises(UserError) as error:
+        gfcompile.find_plan(model, x, memory="1MB", out=tmp_path / "plan.svg")
+    assert str(error.value) == (
+        f"--out {tmp_path / 'plan.svg'}: a plan's name ends in .toml; use {tmp_path / 'plan.toml'}"
+    )
+
+
 def test_choices() -> None:
     assert [str(each) for each in choices_of((2,), (0.25,), can_filter=True, can_draw=True)] == [
         "freeze", "exact", "r=2", "exact sparse 0.25", "r=2 sparse 0.25",
