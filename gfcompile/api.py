@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gfcompile.budget.out import check_out
 from gfcompile.budget.page import write_found
 from gfcompile.budget.planfile import apply_choices, apply_plan
 from gfcompile.budget.planner import EDGES as PLAN_EDGES
@@ -263,8 +264,10 @@ def find_plan(
     batch (x, y) on which layers and noise are measured; without, every layer is worth the same and noise is estimated
     from the kernels. `step_flops` bounds the FLOPs of the convolutions of a step. `out` is written as plan.toml, which
     `compile(plan=...)` takes; a `Found` does as well. The best candidate whose arena, as the compiler places it, keeps
-    to the budget is returned: more budget never gives a worse score.
+    to the budget is returned: more memory never gives a worse score.
     """
+    if out is not None:
+        check_out(Path(out), fresh=False)
     loaded = from_module(model)
     chosen = resolve_optimizer(optimizer, {}, model.named_parameters(remove_duplicate=False))
     job = Job(

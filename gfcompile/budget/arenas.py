@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gfcompile.budget.choices import Choice, as_request
 from gfcompile.compiler import Analysis, Job, lower_job, place
 from gfcompile.report.measured_time import MeasuredTime, measured_time
+from gfcompile.report.memory import weight_and_optimizer_bytes
 from gfcompile.targets import Target
 from gfcompile.tuning.algorithms import choose_by
 from gfcompile.tuning.database import NOTHING_KNOWN, Databases
@@ -16,17 +17,29 @@ from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 @dataclass(frozen=True)
 class Placed:
     """`arena_bytes` is what the library's `gf_step_arena_bytes()` says, `predict_bytes` the part of it that the forward
-    pass takes."""
+    pass takes. Beside the arena lie weights and optimizer state, and scratch for each thread."""
 
     arena_bytes: int
     saved_bytes: int
     predict_bytes: int
+    weight_bytes: int
+    optimizer_bytes: int
+    thread_bytes: int
     time: MeasuredTime
 
     @classmethod
     def of(cls, analysis: Analysis) -> Placed:
         predict = analysis.programs["predict"].placement.bytes
-        return cls(analysis.arena_bytes, analysis.saved_bytes, predict, measured_time(analysis))
+        weights, optimizer = weight_and_optimizer_bytes(analysis)
+        return cls(
+            analysis.arena_bytes,
+            analysis.saved_bytes,
+            predict,
+            weights,
+            optimizer,
+            analysis.scratch_bytes,
+            measured_time(analysis),
+        )
 
 
 Key = frozenset[tuple[str, Choice]]

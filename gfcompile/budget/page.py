@@ -45,6 +45,8 @@ def about(found: Found) -> list[str]:
         f"arena {in_bytes(placed.arena_bytes)} ({placed.arena_bytes} bytes), as the compiler places it, of which"
         f" {in_bytes(placed.saved_bytes)} are kept for the backward pass; the forward pass alone takes"
         f" {in_bytes(placed.predict_bytes)}",
+        f"beside the arena: {in_bytes(placed.weight_bytes)} of weights, {in_bytes(placed.optimizer_bytes)} of optimizer"
+        f" state, and at most {in_bytes(placed.thread_bytes)} of scratch a thread, counted",
         f"{in_flops(found.chosen.flops)} FLOPs a step in convolutions, counted",
         f"score {found.chosen.score:.3f} of 1 for training all these layers exactly, {measured}",
     ]
@@ -54,6 +56,7 @@ def about(found: Found) -> list[str]:
     if found.whole is not None and found.whole.cosine is not None:
         lines.append(
             f"its gradient has a cosine of {found.whole.cosine:.3f} with the exact one, measured, all layers together"
+            + (", every channel updated: sparse draws are not in it" if _draws(found) else "")
         )
     return lines
 
@@ -75,7 +78,7 @@ def as_data(found: Found) -> dict[str, Any]:
 def write_found(found: Found, path: Path) -> None:
     """plan.toml, and beside it its data and picture under the same name."""
     remarks = {
-        layer: f"about {in_bytes(offer.passing[0])} kept"
+        layer: f"about {_kept(offer)} kept"
         for layer, choice in _chosen(found).items()
         if choice.trains and (offer := _offer(found, layer, choice)) is not None
     }
@@ -88,13 +91,8 @@ def write_found(found: Found, path: Path) -> None:
 
 
 def picture(found: Found) -> str:
-    """Score over memory: placed arenas as dots, what is only estimated as rings."""
-    marks = [
-        Mark(
-            row.placed.arena_bytes if row.placed else row.bytes, row.score, row.placed is not None, row is found.chosen
-        )
-        for row in found.rows
-    ]
+    """Score over the arena, of the plans that were placed: bytes kept are another quantity."""
+    marks = [Mark(row.placed.arena_bytes, row.score, row is found.chosen) for row in found.rows if row.placed]
     return draw_plans(marks, found.memory)
 
 
@@ -125,7 +123,16 @@ def _layer_cells(found: Found, layer: str, choice: Choice) -> tuple[str, ...]:
         return (layer, f"{choice} (head)", "-", "-")
     if not choice.trains:
         return (layer, str(choice), "-", "-")
-    return (layer, str(choice), in_bytes(offer.passing[0]), f"{offer.points / 1e6:.3f}")
+    return (layer, str(choice), _kept(offer), f"{offer.points / 1e6:.3f}")
+
+
+def _kept(offer: Offer) -> str:
+    """Where every plan's gradient passes, filtering may keep less than freezing: that is no number of bytes."""
+    return in_bytes(max(0, offer.passing[0]))
+
+
+def _draws(found: Found) -> bool:
+    return any(choice.sparse is not None for choice in _chosen(found).values())
 
 
 def _chosen(found: Found) -> Mapping[str, Choice]:

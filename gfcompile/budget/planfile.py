@@ -18,7 +18,8 @@ from gfcompile.plan import Layer
 FORMAT = "gfcompile-plan-1"
 HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"
 HEAD = """\
-# A training plan, compiled by: gfcompile MODEL --plan {name}
+# A training plan, compiled by: gfcompile MODEL --plan {name}, with the target, the input's shape and the training
+# options that it was made for.
 # Edit it freely. A line a layer, in order of execution:
 #   do = "freeze"            not trained
 #   do = "exact"             trained with exact gradients

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gfcompile.budget.arenas import Arenas, Placed, key_of
+from gfcompile.budget.calls import calls_by_layer
 from gfcompile.budget.choices import FROZEN, TRAINED, Choice, as_request
 from gfcompile.budget.front import Candidate, find_front, search, spread, staircase
 from gfcompile.budget.prices import Prices, price
 from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
-from gfcompile.compiler import Job, make_survey
+from gfcompile.compiler import Job, make_survey, trace
 from gfcompile.errors import UserError
 from gfcompile.noise.likeness import Likeness
 from gfcompile.noise.measure import measure, measure_plan
@@ -82,18 +83,20 @@ class Planner:
     ) -> None:
         self.job, self.data, self.progress = job, data, progress
         progress("tracing the forward pass")
-        layers = make_survey(job)
-        plan = make_plan(layers, job.request)
-        chosen = plan.convolutions
-        heads = [layer.name for layer in plan.trained if layer.name not in chosen]
-        if not chosen:
+        plan = make_plan(make_survey(job), job.request)
+        if not plan.convolutions:
             raise UserError("plan: no convolution may be trained; choose some with --layers or --train")
+        everything = as_request({layer.name: TRAINED for layer in plan.trained}, job.request)
+        traced = trace(replace(job, request=everything), progress)
+        calls = calls_by_layer(traced.training)
+        chosen = [name for name in plan.convolutions if name in calls]  # others are trained with whose kernel they use
+        heads = [layer.name for layer in plan.trained if layer.name not in plan.convolutions]
         if data is not None:
             x, y = data
             self.scores = measured_scores(measure(replace(job, example=x), y, edges or (1,), progress), chosen)
         else:
             self.scores = estimated_scores(job.module, chosen, edges)
-        self.prices = price(job, layers, chosen, heads, edges, shares, self.scores, progress)
+        self.prices = price(job, traced, calls, chosen, heads, edges, shares, self.scores, progress)
         front = find_front(self.prices.offers, FROZEN, self.prices.base)
         if not heads:
             front = [each for each in front if each.points or any(choice != FROZEN for choice in each.choices)]
@@ -104,18 +107,20 @@ class Planner:
         """Refuses a budget that no plan keeps to, and says what the least is."""
         affordable = [each for each in self.front if step_flops is None or each.flops <= step_flops]
         if not affordable:
-            least = min(each.flops for each in self.front)
+            fewest = min(each.flops for each in self.front)
             raise UserError(
-                f"--step-flops {in_flops(step_flops or 0)}: the frozen forward pass alone counts"
-                f" {in_flops(self.prices.base[1])}, the cheapest plan {in_flops(least)}; give that much or more"
+                f"--step-flops {in_flops(step_flops or 0)}: the cheapest plan counts {in_flops(fewest)} ({fewest});"
+                " give that much or more"
             )
-        smallest = self.arenas(self.choices(min(self.front, key=lambda each: (each.bytes, each.flops))))
-        best = self._search(affordable, memory) if memory >= smallest.predict_bytes else None
+        smallest = self.arenas(self.choices(staircase(affordable)[-1]))
+        asked = [smallest.arena_bytes]
+        best = self._search(affordable, memory, asked) if memory >= smallest.predict_bytes else None
         if best is not None:
             return self._found(best, memory, step_flops)
+        least = min(asked)  # which this search would find, unlike one that another search has placed
         raise UserError(
             f"--memory {in_bytes(memory)}: too little: the frozen forward pass alone takes an arena of"
-            f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(self._least())} ({self._least()} bytes);"
+            f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(least)} ({least} bytes);"
             " give that much or more, or a smaller --batch or --input"
         )
 
@@ -128,21 +133,22 @@ class Planner:
         }
         return {**chosen, **dict.fromkeys(self.prices.heads, TRAINED)}
 
-    def _search(self, affordable: Sequence[Candidate], memory: int) -> Candidate | None:
+    def _search(self, affordable: Sequence[Candidate], memory: int, asked: list[int]) -> Candidate | None:
         def fits(candidate: Candidate) -> bool:
-            return self.arenas(self.choices(candidate)).arena_bytes <= memory
+            asked.append(self.arenas(self.choices(candidate)).arena_bytes)
+            return asked[-1] <= memory
 
         if len(self.front) <= ALL_PLACED:
             return next(filter(fits, affordable), None)
         return search(staircase(affordable), fits)
 
-    def _least(self) -> int:
-        return min(placed.arena_bytes for placed in self.arenas.known.values())
+    def _known(self, candidate: Candidate) -> Placed | None:
+        return self.arenas.known.get(key_of(self.choices(candidate)))
 
     def _found(self, best: Candidate, memory: int, step_flops: int | None) -> Found:
         """With the candidates that were placed, and others of the front beside them."""
         shown = {best, *spread(self.front, SHOWN)}
-        shown |= {each for each in self.front if key_of(self.choices(each)) in self.arenas.known}
+        shown |= {each for each in self.front if self._known(each) is not None}
         rows = {each: self._row(each) for each in self.front if each in shown}
         return Found(
             list(rows.values()),
@@ -164,10 +170,8 @@ class Planner:
         return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
 
     def _row(self, candidate: Candidate) -> Row:
-        choices = self.choices(candidate)
-        return Row(
-            choices, candidate.bytes, candidate.flops, candidate.points / POINTS, self.arenas.known.get(key_of(choices))
-        )
+        score = candidate.points / POINTS
+        return Row(self.choices(candidate), candidate.bytes, candidate.flops, score, self._known(candidate))
 
 
 def make_planner(

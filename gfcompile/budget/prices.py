@@ -3,27 +3,31 @@
 Bytes are read off analysed graphs: the training step is rewritten once for each way (exact, each r) with every layer
 treated so, and what it keeps is laid to the layers (`report/kept.py`): the input that a weight gradient reads is paid
 by who is trained, masks and other statistics by every layer that a gradient reaches. In a mixed plan neighbours share
-grids, so the sum is an estimate; a plan is judged by its placed arena. FLOPs are those of the convolutions
-(`report/counts.py`).
+grids, so the sum is an estimate; a plan is judged by its placed arena.
+
+FLOPs are those of the convolutions (`calls.py`), and never too few: where branches make it unclear whether a gradient
+passes a convolution behind the first trained layer, it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from gfcompile import pipeline
-from gfcompile.budget.choices import EXACT, FILTER, FROZEN, Choice, as_request, choices_of
+from gfcompile.budget.calls import Call
+from gfcompile.budget.choices import FROZEN, Choice, choices_of
 from gfcompile.budget.front import Offer
 from gfcompile.budget.score import POINTS, Scores
-from gfcompile.compiler import Job, Traced, allowed_algorithms, trace
+from gfcompile.compiler import Job, Traced, allowed_algorithms
 from gfcompile.draws import drawn_channels
 from gfcompile.plan import Layer
-from gfcompile.report.counts import Flops, exact_flops, filtered_flops
 from gfcompile.report.kept import EXACT_INPUT, Kept, kept_tensors
 from gfcompile.winograd import choose_edge
 
 Progress = Callable[[str], None]
+Cost = tuple[int, int]  # bytes, FLOPs
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Prices:
     layers: tuple[str, ...]
     heads: tuple[str, ...]
     offers: tuple[tuple[Offer, ...], ...]
-    base: tuple[int, int]
+    base: Cost
 
 
 @dataclass
@@ -47,7 +51,8 @@ class _Bytes:
 
 def price(
     job: Job,
-    layers: Sequence[Layer],
+    traced: Traced,
+    calls: Mapping[str, Sequence[Call]],
     chosen: Sequence[str],
     heads: Sequence[str],
     edges: Sequence[int],
@@ -55,60 +60,94 @@ def price(
     scores: Scores,
     progress: Progress = lambda _: None,
 ) -> Prices:
-    """`layers` is the survey, `chosen` the names of the convolutions that may be trained."""
-    by_name = {layer.name: layer for layer in layers}
-    everything = {name: Choice(EXACT) for name in (*chosen, *heads)}
-    traced = trace(replace(job, request=as_request(everything, job.request)), progress)
-    kept, base = _count_bytes(job, traced, layers, chosen, edges, progress)
-    passed = _passed_flops(layers, chosen)
+    """`traced` trains all that may be trained, exactly; `chosen` are the convolutions to decide about."""
+    by_name = {layer.name: layer for layer in traced.layers}
+    kept, size = _count_bytes(job, traced, chosen, heads, edges, progress)
+    flops, passed = _shared_flops(traced.layers, calls, chosen, heads)
+    reached = _behind_heads(traced.layers, heads)
     offers = []
     for name in chosen:
         layer = by_name[name]
         options = choices_of(edges, shares, layer.unfilterable is None, layer.undrawable is None)
-        offers.append(tuple(_offer(layer, choice, kept[name], passed.get(name, 0), scores) for choice in options))
-    forward = sum(exact_flops(layer.geometry).forward for layer in layers if layer.geometry is not None)
-    return Prices(tuple(chosen), tuple(heads), tuple(offers), (base, forward))
+        made = [_offer(layer, choice, calls[name], kept[name], passed.get(name, 0), scores) for choice in options]
+        if name in reached:
+            through = made[0].passing
+            size, flops = size + through[0], flops + through[1]
+            made = [_beyond(offer, through) for offer in made]
+        offers.append(tuple(made))
+    return Prices(tuple(chosen), tuple(heads), tuple(offers), (size, flops))
 
 
-def _offer(layer: Layer, choice: Choice, kept: _Bytes, passed: int, scores: Scores) -> Offer:
-    if layer.geometry is None:
-        return Offer(choice, choice.trains, (0, 0), (0, 0), 0)
+def _offer(layer: Layer, choice: Choice, calls: Sequence[Call], kept: _Bytes, passed: int, scores: Scores) -> Offer:
     if choice == FROZEN:
-        through = exact_flops(layer.geometry).input_gradient + passed
+        through = sum(call.flops for call in calls) + passed
         return Offer(choice, False, (0, 0), (kept.reach[None], through), 0)
-    channels = drawn_channels(layer.geometry, choice.sparse) if choice.sparse is not None else None
-    share = channels / layer.geometry.in_channels if channels is not None else 1.0
+    channels = None
+    if choice.sparse is not None and layer.geometry is not None:
+        channels = drawn_channels(layer.geometry, choice.sparse)
+    share = 1.0 if channels is None or layer.geometry is None else channels / layer.geometry.in_channels
     size = round(kept.own[choice.r] * share) + kept.reach[choice.r]
-    alone, passing = (_added_flops(layer, choice, channels, hands_back) for hands_back in (False, True))
+    # of a layer that is called twice, the earlier call is behind what the later one hands back
+    alone, passing = (
+        sum(call.added(choice.r, hands_back, channels) for call in calls) + passed
+        for hands_back in (len(calls) > 1, True)
+    )
     points = round(POINTS * scores.of(layer.name, choice.r) * share)
-    return Offer(choice, True, (size, alone), (size, passing + passed), points)
+    return Offer(choice, True, (size, alone), (size, passing), points)
 
 
-def _added_flops(layer: Layer, choice: Choice, channels: int | None, hands_back: bool) -> int:
-    """What training adds to the forward pass."""
-    assert layer.geometry is not None
-    flops: Flops
-    if choice.do == FILTER and choice.r is not None:
-        flops = filtered_flops(layer.geometry, choice.r, False, hands_back, channels)
-    else:
-        flops = exact_flops(layer.geometry, hands_back, channels)
-    return flops.total - flops.forward
+def _beyond(offer: Offer, through: Cost) -> Offer:
+    """Of a layer that every plan's gradient passes: what it costs more than being passed, wherever it stands."""
+    if not offer.trains:
+        return replace(offer, passing=(0, 0))
+    more = (offer.passing[0] - through[0], offer.passing[1] - through[1])
+    return replace(offer, first=more, passing=more)
+
+
+def _behind_heads(layers: Sequence[Layer], heads: Sequence[str]) -> set[str]:
+    """Layers behind the first that every plan trains: a gradient always gets there."""
+    names = [layer.name for layer in layers]
+    first = min((names.index(head) for head in heads), default=len(names))
+    return set(names[first + 1 :])
+
+
+def _shared_flops(
+    layers: Sequence[Layer], calls: Mapping[str, Sequence[Call]], chosen: Sequence[str], heads: Sequence[str]
+) -> tuple[int, dict[str, int]]:
+    """What every plan counts; and what the gradient counts on its way to each chosen layer, through convolutions of
+    which no plan decides (projections, a head): those between it and the next chosen one."""
+    names = [layer.name for layer in layers]
+    sums = {name: sum(call.flops for call in each) for name, each in calls.items()}
+    reached = _behind_heads(layers, heads)
+    base = sum(sums.values()) + sum(sums.get(head, 0) for head in heads)
+    base += sum(2 * flops for name, flops in sums.items() if name not in names)
+    # called again behind others: a gradient may pass there to these, though the layer itself comes first
+    again = [call for each in calls.values() for one, call in pairwise(each) if call.place > one.place + 1]
+    base += sum(call.flops for call in again)
+    passed: dict[str, int] = {}
+    before: str | None = None
+    for name in names:
+        if name in chosen:
+            before = name
+        elif name in reached or (name in heads and len(calls.get(name, ())) > 1):
+            base += sums.get(name, 0)
+        elif before is not None:
+            passed[before] = passed.get(before, 0) + sums.get(name, 0)
+    return base, passed
 
 
 def _count_bytes(
-    job: Job, traced: Traced, layers: Sequence[Layer], chosen: Sequence[str], edges: Sequence[int], progress: Progress
+    job: Job, traced: Traced, chosen: Sequence[str], heads: Sequence[str], edges: Sequence[int], progress: Progress
 ) -> tuple[dict[str, _Bytes], int]:
-    """By layer; and the least of what belongs to none of them (the head's input, the loss)."""
-    payers = _payers(layers, chosen)
+    """By layer; and the least of what belongs to none of them (the heads' inputs, the loss)."""
+    payers = _payers(traced.layers, chosen, heads)
+    filtered = {layer.name for layer in traced.layers if layer.name in chosen and layer.unfilterable is None}
     kept = {name: _Bytes({}, {}) for name in chosen}
     rest = []
     ways: list[int | None] = [None, *edges]
     for r in ways:
         progress(f"counting bytes, {'exact' if r is None else f'r={r}'}")
-        trained = tuple(
-            replace(layer, r=None if layer.role == "head" or layer.name not in kept else r)
-            for layer in traced.plan.trained
-        )
+        trained = tuple(replace(layer, r=r if layer.name in filtered else None) for layer in traced.plan.trained)
         step = traced.training.duplicate(replace(traced.plan, trained=trained))
         winograd = allowed_algorithms(job, "cpu", choose_edge)  # which changes no byte that is kept
         step = pipeline.run(step, pipeline.training_passes(job.optimizer, job.calculus, winograd))
@@ -134,27 +173,16 @@ def _share_out(rows: Sequence[Kept], payers: Mapping[str, str]) -> tuple[dict[st
     return own, reach, others
 
 
-def _payers(layers: Sequence[Layer], chosen: Sequence[str]) -> dict[str, str]:
+def _payers(layers: Sequence[Layer], chosen: Sequence[str], heads: Sequence[str]) -> dict[str, str]:
     """Which of the chosen layers pays for what is kept at a layer: itself, or the last chosen one before it.
 
-    What lies behind the last chosen convolution's own norms (the head) is paid by every plan.
+    What is kept at a head is paid by every plan.
     """
     payers: dict[str, str] = {}
     payer: str | None = None
     for layer in layers:
         if layer.name in chosen:
             payer = layer.name
-        if payer is not None and layer.kind != "linear":
+        if payer is not None and layer.name not in heads:
             payers[layer.name] = payer
     return payers
-
-
-def _passed_flops(layers: Sequence[Layer], chosen: Sequence[str]) -> dict[str, int]:
-    """Gradients through convolutions that no plan trains (projections), laid to the chosen layer before them."""
-    payers = _payers(layers, chosen)
-    passed: dict[str, int] = {}
-    for layer in layers:
-        payer = payers.get(layer.name)
-        if layer.geometry is not None and layer.name not in chosen and payer is not None:
-            passed[payer] = passed.get(payer, 0) + exact_flops(layer.geometry).input_gradient
-    return passed

@@ -2,9 +2,10 @@
 
 With a batch, *measured*: a layer is worth the squared norm of its exact weight gradient, which is how much a small step
 along it lowers the loss; filtered, the cosine with the exact one is left of that (a step of the same length). Without,
-*estimated*: every layer is worth the same, and filtering leaves sqrt(d + (1 - d)/r^2), where d is the part of the
-kernel's energy that is DC beside its largest other component (equation 13): what a patch mean keeps of a gradient of
-which that part is smooth and the rest is white noise. Drawing a share of the channels leaves that share.
+*estimated*: every layer is worth the same, and a mean over n values leaves sqrt(d + (1 - d)/n), where d is the part of
+the kernel's energy that is DC beside its largest other component (equation 13): what it keeps of a gradient of which
+that part is smooth and the rest is white noise. Filtering takes two means: over the r^2 pixels of a patch, and over the
+taps of the kernel, which all get one gradient. Drawing a share of the channels leaves that share.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from gfcompile.errors import UserError
 from gfcompile.noise.measure import Measured
 from gfcompile.noise.spectrum import kernel_energy
 
@@ -36,9 +38,14 @@ class Scores:
 
 
 def measured_scores(measured: Measured, chosen: Sequence[str]) -> Scores:
-    """From `gfcompile quality`; a convolution that cannot be filtered is not measured there, and is worth nothing."""
-    norms = {layer.layer: layer.gw_squared for layer in measured.layers}
-    total = sum(norms.get(name, 0.0) for name in chosen) or 1.0
+    """From what `gfcompile quality` measures."""
+    norms = measured.gw_squared
+    total = sum(norms.get(name, 0.0) for name in chosen)
+    if not total:
+        raise UserError(
+            "plan: no gradient reaches these convolutions on this batch, so nothing tells plans apart; give another"
+            " batch, or none: layers are then worth the same"
+        )
     left = {
         layer.layer: {r: max(0.0, noise.gw.cosine or 0.0) for r, noise in layer.alone.items()}
         for layer in measured.layers
@@ -52,9 +59,17 @@ def estimated_scores(module: nn.Module, chosen: Sequence[str], edges: Sequence[i
     """From the weights alone."""
     left = {}
     for name in chosen:
-        smooth = _smooth_part(getattr(module.get_submodule(name), "weight", None))
-        left[name] = {r: math.sqrt(smooth + (1.0 - smooth) / r**2) for r in edges}
+        weight = getattr(module.get_submodule(name), "weight", None)
+        if isinstance(weight, Tensor) and not weight.isfinite().all():
+            raise UserError(f"plan: '{name}.weight' holds NaN or infinity; load other weights")
+        smooth = _smooth_part(weight)
+        taps = weight[0, 0].numel() if isinstance(weight, Tensor) and weight.dim() > 2 else 1
+        left[name] = {r: _mean_leaves(smooth, r**2) * _mean_leaves(smooth, taps) for r in edges}
     return Scores(dict.fromkeys(chosen, 1.0 / max(len(chosen), 1)), left, False)
+
+
+def _mean_leaves(smooth: float, count: int) -> float:
+    return math.sqrt(smooth + (1.0 - smooth) / count)
 
 
 def _smooth_part(weight: object) -> float:

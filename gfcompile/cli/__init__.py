@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
         make_parser, command = COMMANDS[arguments[0]]
-        return command(make_parser().parse_args(arguments[1:]))
+        given = arguments[1:]
+        return command(make_parser().parse_args(given, argparse.Namespace(given=given)))
     if not arguments:
         parsers.compile_parser().print_help(sys.stderr)
         return USER_ERROR

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from gfcompile.budget.out import check_out
 from gfcompile.cli.commands import find_machine
+from gfcompile.cli.compile_command import compile_command
 from gfcompile.cli.options import OPTIMIZER_SETTINGS
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
 from gfcompile.settings import read_bytes, read_count
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OK = 0
 
@@ -19,8 +26,7 @@ def plan(args: argparse.Namespace) -> int:
         raise UserError("plan: needs a budget; give --memory, as in --memory 2MB")
     memory = read_bytes("--memory", args.memory)
     step_flops = read_count("--step-flops", args.step_flops) if args.step_flops is not None else None
-    if args.out.exists():
-        raise UserError(f"--out {args.out}: is there already, and may have been edited; remove it, or choose another")
+    check_out(args.out)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     from gfcompile.batch_file import read_batch
@@ -40,11 +46,12 @@ def plan(args: argparse.Namespace) -> int:
     optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": dict(args.group) or None})
     data = read_batch(args.data) if args.data is not None else None
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
-    shape = args.input
-    if shape is None and data is not None:
-        shape = ",".join("x".join(map(str, x.shape)) for x in data[0])
-    example, source = example_input(loaded, shape, args.batch)
-    screen.say(source if args.input or data is None else source.replace("from --input", f"from {args.data}"))
+    shape = by_commas(data[0]) if args.input is None and data is not None else None
+    if data is not None and shape is not None and args.batch is None:
+        example, source = data[0], f"input {shape}: from {args.data}"
+    else:
+        example, source = example_input(loaded, args.input or shape, args.batch)
+    screen.say(source if shape is None else source.replace("from --input", f"from {args.data}"))
     request = Request(args.layers, train=tuple(args.train), batchnorm=dict(args.batchnorm), dropout=args.dropout)
     lr = starting_rate(args.optimizer, optimizer, args.lr)
     job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode)
@@ -54,6 +61,12 @@ def plan(args: argparse.Namespace) -> int:
     found = planner.measured(planner.find(memory, step_flops))
     write_found(found, args.out)
     screen.clear()
-    end = f"wrote {args.out}; compile it with: gfcompile {args.model} --plan {args.out}"
+    command = compile_command(args, by_commas(example) if shape is not None else None)
+    end = f"wrote {args.out}; compile it with: {command}"
     screen.result(json.dumps(as_data(found), indent=1) if args.json else f"{found_text(found)}\n\n{end}")
     return OK
+
+
+def by_commas(inputs: Sequence[Tensor]) -> str:
+    """As --input takes shapes."""
+    return ",".join("x".join(map(str, x.shape)) for x in inputs)

@@ -12,7 +12,8 @@ The graphs are the traced ones and run in plain PyTorch: what TVM cannot compile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,10 +32,12 @@ from gfcompile.passes.static_moves import StaticMoves
 from gfcompile.pipeline import run
 from gfcompile.step import Role, Step, Value
 from gfcompile.verify import run_eagerly
+from gfcompile.weights import module_of
 
 FILTERED = gf.filtered_convolution_backward.default
 Progress = Callable[[str], None]
 Gradients = tuple[Tensor | None, Tensor, Tensor]  # gx, gw, gy
+TIED = "its kernel is another layer's, which is measured with the gradients of both"
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,11 @@ class Noise:
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """Everything measured of one layer; the keys are patch edges. `gw_squared` is |gw|^2 of the exact gradient."""
+    """Everything measured of one layer; the keys are patch edges."""
 
     layer: str
     geometry: ConvGeometry
     energy: KernelEnergy
-    gw_squared: float
     alone: Mapping[int, Noise]
     together: Mapping[int, Noise]
 
@@ -62,7 +64,8 @@ class LayerNoise:
 class Measured:
     """Layers in order of execution; `whole` compares the gradients of all trained parameters as one vector, by r.
 
-    `refused` are layers that cannot be filtered, with the reason.
+    `refused` are layers that cannot be filtered, with the reason. `gw_squared` is |gw|^2 of the exact gradient of every
+    trained convolution, those too.
     """
 
     samples: int
@@ -70,24 +73,26 @@ class Measured:
     layers: Sequence[LayerNoise]
     whole: Mapping[int, Likeness]
     refused: Sequence[tuple[str, str]]
+    gw_squared: Mapping[str, float]
 
 
 def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lambda _: None) -> Measured:
     """Measure the layers that the job's request chooses, on the batch `job.example` with the target `y`."""
     traced = trace(job, progress)
     plan = traced.plan
-    chosen = [layer.name for layer in plan.trained if layer.r is not None]
-    if not chosen:
-        reason = "".join(f"; '{layer}' is not: {why}" for layer, why in plan.refused[:1])
-        raise UserError(f"quality: no trained layer can be filtered{reason}; choose others with --layers or --train")
     step = run(traced.training.duplicate(plan), [StaticMoves(), Canonicalize()])
+    owners = set(_sites(step, [layer.name for layer in plan.trained]).values())
+    wanted = [layer.name for layer in plan.trained if layer.r is not None]
+    chosen = [name for name in wanted if name in owners]
+    refused = [*plan.refused, *((name, TIED) for name in wanted if name not in owners)]
     progress("exact gradients")
     alone = _Alone(step, chosen, edges)
     exact = run_eagerly(step, job.example, y, visit=alone)
     loss = next(float(tensor) for value, tensor in exact.items() if value.role is Role.LOSS)
+    _check_finite(job, y, loss, exact)
     together: dict[int, _Together] = {}
     whole: dict[int, Likeness] = {}
-    for r in edges:
+    for r in edges if chosen else ():
         progress(f"filtered together, r={r}")
         filtered = _filter(step, dict.fromkeys(chosen, r))
         together[r] = _Together(filtered, chosen, alone.exact)
@@ -97,13 +102,12 @@ def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lamb
             name,
             geometry,
             alone.energy[name],
-            alone.balances[name, edges[0]].gw_squared,
             {r: alone.balances[name, r].result() for r in edges},
             {r: together[r].balances[name].result() for r in edges},
         )
         for name, geometry in ((name, alone.geometry[name]) for name in chosen)
     ]
-    return Measured(job.example[0].shape[0], loss, layers, whole, plan.refused)
+    return Measured(job.example[0].shape[0], loss, layers, whole, refused, _kernel_norms(exact, owners))
 
 
 def measure_plan(job: Job, y: Tensor) -> Likeness:
@@ -113,6 +117,34 @@ def measure_plan(job: Job, y: Tensor) -> Likeness:
     exact = run_eagerly(step, job.example, y)
     found = run_eagerly(run(step.duplicate(step.plan), [Select()]), job.example, y)
     return _whole(exact, found)
+
+
+def _kernel_norms(exact: Mapping[Value, Tensor], owners: Collection[str]) -> dict[str, float]:
+    norms = dict.fromkeys(owners, 0.0)
+    for value, tensor in exact.items():
+        owner = module_of(value.name)
+        if value.role is Role.GRADIENT and owner in norms and tensor.dim() > 2:  # a kernel, not a bias
+            norms[owner] += float(tensor.double().square().sum())
+    return norms
+
+
+def _check_finite(job: Job, y: Tensor, loss: float, exact: Mapping[Value, Tensor]) -> None:
+    """What is not finite cannot be compared: says where it comes from."""
+    gradients = {value.name: tensor for value, tensor in exact.items() if value.role is Role.GRADIENT}
+    broken = [name for name, tensor in gradients.items() if not tensor.isfinite().all()]
+    if math.isfinite(loss) and not broken:
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of '{broken[0]}' is not finite"
+    weight = next((name for name, tensor in job.module.named_parameters() if not tensor.isfinite().all()), None)
+    if not all(x.isfinite().all() for x in job.example):
+        why = "x holds NaN or infinity; save samples without"
+    elif not y.isfinite().all():
+        why = "y holds NaN or infinity; save samples without"
+    elif weight is not None:
+        why = f"'{weight}' holds NaN or infinity; load other weights"
+    else:
+        why = "numbers grow too large on the way; scale x as the model was trained with"
+    raise UserError(f"batch: {what}: {why}")
 
 
 def _whole(exact: Mapping[Value, Tensor], found: Mapping[Value, Tensor]) -> Likeness:
@@ -154,10 +186,6 @@ class _Balance:
         if exact[0] is not None and found[0] is not None:
             self.has_gx = True
             self.gx.add(exact[0], found[0])
-
-    @property
-    def gw_squared(self) -> float:
-        return float(self.gw[0].double().square().sum()) if self.gw is not None else 0.0
 
     def result(self) -> Noise:
         gw = compare(*self.gw) if self.gw is not None else Likeness(None, None)

@@ -72,6 +72,9 @@ def measure_quality(
     check_edges(edges)
     check_batch(job, y, source)
     measured = measure(job, y, sorted(set(edges)), progress)
+    if not measured.layers:
+        reason = "".join(f"; '{layer}' is not: {why}" for layer, why in measured.refused[:1])
+        raise UserError(f"quality: no trained layer can be filtered{reason}; choose others with --layers or --train")
     return Quality(measured, advise(measured, least_cosine))
 
 

@@ -19,6 +19,7 @@ WEIGHTS = (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)
 def make_memory(analysis: Analysis) -> dict[str, Any]:
     """The part of report.json's memory that needs the lowered programs."""
     state = _state_bytes(analysis)
+    weights, optimizer = weight_and_optimizer_bytes(analysis)
     train = analysis.programs["train"]
     return {
         "saved_bytes": analysis.saved_bytes,
@@ -28,8 +29,8 @@ def make_memory(analysis: Analysis) -> dict[str, Any]:
         "scratch_bytes_a_thread": analysis.scratch_bytes,
         "state_bytes": state,
         "totals": {
-            "weights": sum(state.get(str(role), 0) for role in WEIGHTS),
-            "optimizer_state": state.get(str(Role.OPTIMIZER), 0),
+            "weights": weights,
+            "optimizer_state": optimizer,
             "saved_activations": analysis.saved_bytes,
             "scratch": train.placement.bytes - analysis.saved_bytes,
         },
@@ -48,6 +49,12 @@ def make_memory(analysis: Analysis) -> dict[str, Any]:
             for found in analysis.materialised
         ],
     }
+
+
+def weight_and_optimizer_bytes(analysis: Analysis) -> tuple[int, int]:
+    """What the library keeps beside the arena."""
+    state = _state_bytes(analysis)
+    return sum(state.get(str(role), 0) for role in WEIGHTS), state.get(str(Role.OPTIMIZER), 0)
 
 
 def variants(analysis: Analysis) -> dict[str, Planned]:

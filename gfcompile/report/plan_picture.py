@@ -1,4 +1,4 @@
-"""Plans as an SVG: score over bytes, the budget as a line."""
+"""Plans as an SVG: score over the arena, the budget as a line."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from dataclasses import dataclass
 from gfcompile.report.arena_picture import BOTTOM, HEIGHT, LEFT, RIGHT, TICKS, TOP, WIDTH
 from gfcompile.report.units import in_bytes
 
-PLACED, ESTIMATED, CHOSEN = "#2f6fa7", "#8c8c8c", "#d9822b"
-LEGEND = (("#d9822b", "chosen"), ("#2f6fa7", "arena, placed"), ("#8c8c8c", "kept bytes, estimated: not placed"))
+PLACED, CHOSEN = "#2f6fa7", "#d9822b"
+LEGEND = ((CHOSEN, "chosen"), (PLACED, "other plans that were placed"))
 
 
 @dataclass(frozen=True)
 class Mark:
     """One plan."""
 
-    bytes: int
+    arena_bytes: int
     score: float
-    is_placed: bool
     is_chosen: bool
 
 
 def draw_plans(marks: Sequence[Mark], memory: int) -> str:
     """The whole SVG."""
-    widest = max([memory, *(mark.bytes for mark in marks)]) * 1.05
+    widest = max([memory, *(mark.arena_bytes for mark in marks)]) * 1.05
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
         ' font-family="DejaVu Sans, Arial, sans-serif" font-size="11">',
         "<title>Plans: score over memory</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="22" font-size="14" font-weight="bold" fill="#222222">Score over memory (1: all layers'
-        " trained exactly)</text>",
+        f'<text x="{LEFT}" y="22" font-size="14" font-weight="bold" fill="#222222">Score over the arena as placed'
+        " (1: all layers trained exactly)</text>",
         *_legend(),
         *_axes(widest),
     ]
@@ -41,11 +40,9 @@ def draw_plans(marks: Sequence[Mark], memory: int) -> str:
     )
     parts.append(f'<text x="{x - 4:.1f}" y="{TOP + 12}" text-anchor="end" fill="#222222">budget</text>')
     for mark in sorted(marks, key=lambda each: each.is_chosen):
-        colour = CHOSEN if mark.is_chosen else PLACED if mark.is_placed else ESTIMATED
-        fill = colour if mark.is_placed else "none"
-        size = 6 if mark.is_chosen else 3.5
-        at = f'cx="{_x(mark.bytes, widest):.1f}" cy="{_y(mark.score):.1f}"'
-        parts.append(f'<circle {at} r="{size}" fill="{fill}" stroke="{colour}"/>')
+        colour, size = (CHOSEN, 6) if mark.is_chosen else (PLACED, 3.5)
+        at = f'cx="{_x(mark.arena_bytes, widest):.1f}" cy="{_y(mark.score):.1f}"'
+        parts.append(f'<circle {at} r="{size}" fill="{colour}"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

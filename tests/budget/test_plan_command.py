@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 from gfcompile.cli import main
+from gfcompile.cli.compile_command import compile_command
+from gfcompile.cli.parsers import compile_parser, plan_parser
 from tests.budget.nets import small
 from tests.test_cli import error_of
 
@@ -97,6 +101,70 @@ def test_a_plan_that_is_there_is_left_alone(capsys: Capture, folder: Path, tmp_p
         f"gfcompile: error: --out {path}: is there already, and may have been edited; remove it, or choose another"
     )
     assert path.read_text() == "# edited"
+
+
+@pytest.mark.parametrize("beside", ["mine.json", "mine.svg"])
+def test_what_is_beside_it_is_left_alone(capsys: Capture, folder: Path, tmp_path: Path, beside: str) -> None:
+    (tmp_path / beside).write_text("mine")
+    path = tmp_path / "mine.toml"
+    line = error_of(capsys, "plan", str(folder / "net.pt"), "--memory", "2MB", "--out", str(path))
+    assert line == (
+        f"gfcompile: error: --out {path}: {beside} beside it is there already, and may have been edited; remove it, or"
+        " choose another"
+    )
+    assert (tmp_path / beside).read_text() == "mine"
+
+
+def test_where_a_plan_cannot_be_written(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+    """Said before anything is loaded: there is no such model either."""
+    path = tmp_path / "plan.json"
+    line = error_of(capsys, "plan", "nowhere.pt", "--memory", "2MB", "--out", str(path))
+    assert line == f"gfcompile: error: --out {path}: a plan's name ends in .toml; use {tmp_path / 'plan.toml'}"
+    path = tmp_path / "there" / "plan.toml"
+    line = error_of(capsys, "plan", "nowhere.pt", "--memory", "2MB", "--out", str(path))
+    assert line == f"gfcompile: error: --out {path}: there is no folder {path.parent}; make it, or choose another"
+
+
+def test_the_command_that_compiles_it() -> None:
+    """What decides the arena, as it was given; what the plan decides, and what is for `plan` alone, is left out."""
+    given = shlex.split(
+        "net.pt --memory 1MB --step-flops=2G --layers 2 --train 6 --r 2,4 --sparse none --batchnorm *=train --dropout"
+        " --optimizer adam --betas 0.8,0.9 --amsgrad --group *.bias:weight_decay=0 --weight-decay=0.1 --board rpi4"
+        " --batch 4 --quiet --json --out my/plan.toml --trust"
+    )
+    kept = (
+        "--batchnorm '*=train' --dropout --optimizer adam --betas 0.8,0.9 --amsgrad --group '*.bias:weight_decay=0'"
+        " --weight-decay=0.1 --target rpi4"
+    )
+    args = plan_parser().parse_args(given, argparse.Namespace(given=given))
+    start = "gfcompile net.pt --plan my/plan.toml"
+    assert compile_command(args, None) == f"{start} {kept} --batch 4 --trust"
+    assert compile_command(args, "4x2x12x12") == f"{start} {kept} --trust --input 4x2x12x12"
+    compile_parser().parse_args(shlex.split(compile_command(args, None))[1:])
+
+
+def test_the_batch_is_the_example(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+    """With --data alone; and the printed command has its shape."""
+    model, out = str(folder / "net.pt"), tmp_path / "plan.toml"
+    options = ["--layers", "1", "--r", "2", "--sparse", "none", "--optimizer", "adam"]
+    batch = folder / "batch.npz"
+    assert main(["plan", model, "--data", str(batch), "--memory", "1MB", "--out", str(out), *options]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"input 2x2x12x12: from {batch}\n")
+    command = f"gfcompile {model} --plan {out} --optimizer adam --input 2x2x12x12"
+    assert text.endswith(f"wrote {out}; compile it with: {command}\n")
+    assert main([*shlex.split(command)[1:], "--dry-run", "--json", "--quiet"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = json.loads(out.with_suffix(".json").read_text())
+    assert report["memory"]["arena_bytes"] == found["chosen"]["arena_bytes"]
+
+
+def test_a_batch_that_is_not_finite(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+    _, x, y = small()
+    np.savez(tmp_path / "bad.npz", x=np.full_like(x.numpy(), np.nan), y=y.numpy())
+    for command in (["plan", "--memory", "1MB", "--out", str(tmp_path / "plan.toml")], ["quality"]):
+        line = error_of(capsys, *command, str(folder / "net.pt"), "--data", str(tmp_path / "bad.npz"))
+        assert line == "gfcompile: error: batch: the loss is nan: x holds NaN or infinity; save samples without"
 
 
 def test_not_beside_r(capsys: Capture, folder: Path, tmp_path: Path) -> None:

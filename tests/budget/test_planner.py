@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,11 @@ from gfcompile.budget.score import estimated_scores
 from gfcompile.compiler import Job, analyse, make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.noise.spectrum import kernel_energy
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops
+from gfcompile.report.memory import make_memory
+from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.targets import find_target
 from tests.budget.nets import small
 from tests.noise.eager_filter import backward, cosine
@@ -130,20 +135,49 @@ def test_bytes_of_the_ends_are_near_those_that_the_step_keeps(planner: Planner) 
 
 
 def test_a_budget_below_the_forward_pass(planner: Planner) -> None:
-    with pytest.raises(UserError) as error:
-        planner.find(100)
-    text = str(error.value)
-    assert text.startswith("--memory 100 B: too little: the frozen forward pass alone takes an arena of ")
-    assert text.endswith("bytes); give that much or more, or a smaller --batch or --input")
-    least = int(text.rpartition("(")[2].partition(" ")[0])
-    assert planner.find(least).chosen.placed is not None, "what it says is enough"
+    cheapest = min(each.flops for each in planner.front)
+    for step_flops in (None, cheapest, 2 * cheapest):
+        with pytest.raises(UserError) as error:
+            planner.find(100, step_flops)
+        text = str(error.value)
+        assert text.startswith("--memory 100 B: too little: the frozen forward pass alone takes an arena of ")
+        assert text.endswith("bytes); give that much or more, or a smaller --batch or --input")
+        least = int(text.rpartition("(")[2].partition(" ")[0])
+        assert planner.find(least, step_flops).chosen.placed is not None, "what it says is enough"
 
 
 def test_flops_below_the_forward_pass(planner: Planner) -> None:
     with pytest.raises(UserError) as error:
         planner.find(10**7, 1000)
-    assert str(error.value).startswith("--step-flops 1.00 k: the frozen forward pass alone counts ")
-    assert str(error.value).endswith("; give that much or more")
+    least = min(each.flops for each in planner.front)
+    assert str(error.value) == (
+        f"--step-flops 1.00 k: the cheapest plan counts {in_flops(least)} ({least}); give that much or more"
+    )
+    assert planner.find(10**7, least).chosen.flops == least, "what it says is enough"
+
+
+def test_what_lies_beside_the_arena_is_told(planner: Planner, job: Job) -> None:
+    found = planner.find(10**7)
+    request = as_request(found.chosen.choices, job.request)
+    memory = make_memory(analyse(Job(job.module, job.example, job.loss, request)))
+    placed = found.chosen.placed
+    assert placed is not None
+    assert placed.weight_bytes == memory["totals"]["weights"]
+    assert placed.optimizer_bytes == memory["totals"]["optimizer_state"]
+    assert placed.thread_bytes == memory["scratch_bytes_a_thread"]
+    assert any(
+        line.startswith(f"beside the arena: {in_bytes(placed.weight_bytes)} of weights, ") for line in about(found)
+    )
+
+
+def test_sparse_draws_are_not_in_the_measured_cosine(planner: Planner) -> None:
+    found = planner.measured(planner.find(10**7))
+    drawn = {**found.chosen.choices, "4": Choice(EXACT, None, 0.25)}
+    lines = about(replace(found, chosen=replace(found.chosen, choices=drawn)))
+    assert lines[-1] == (
+        "its gradient has a cosine of 1.000 with the exact one, measured, all layers together, every channel updated:"
+        " sparse draws are not in it"
+    )
 
 
 def test_the_page(planner: Planner, tmp_path: Path) -> None:
@@ -154,10 +188,21 @@ def test_the_page(planner: Planner, tmp_path: Path) -> None:
     assert any("measured on the given batch" in line for line in about(found))
     assert any("has a cosine of 1.000 with the exact one" in line for line in about(found))
     assert as_data(found)["chosen"]["arena_bytes"] == found.chosen.placed.arena_bytes  # type: ignore[union-attr]
-    assert picture(found).count("<circle") == len(found.rows)
+    assert picture(found).count("<circle") == sum(row.placed is not None for row in found.rows)
+    assert "Score over the arena as placed" in picture(found)
+    assert not any("sparse" in line for line in about(found))
     write_found(found, tmp_path / "plan.toml")
     assert (tmp_path / "plan.svg").exists()
     assert (tmp_path / "plan.json").exists()
+
+
+def test_a_plan_that_cannot_be_written_is_not_searched(tmp_path: Path) -> None:
+    model, x, _ = small()
+    with pytest.raises(UserError) as error:
+        gfcompile.find_plan(model, x, memory="1MB", out=tmp_path / "plan.svg")
+    assert str(error.value) == (
+        f"--out {tmp_path / 'plan.svg'}: a plan's name ends in .toml; use {tmp_path / 'plan.toml'}"
+    )
 
 
 def test_choices() -> None:
@@ -188,3 +233,15 @@ def test_estimated_scores_fall_with_r_and_rise_with_dc() -> None:
     for layer in ("1", "2"):
         assert scores.of(layer, None) > scores.of(layer, 2) > scores.of(layer, 4) > 0
     assert scores.of("0", 4) > scores.of("1", 4)
+
+
+def test_estimated_scores_know_that_taps_share_a_gradient() -> None:
+    """At r = 1 a 1x1 kernel is exact; a 3x3 one loses the mean over its nine taps."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 3), torch.nn.Conv2d(2, 2, 1))
+    scores = estimated_scores(model, ["0", "1"], (1,))
+    ratio = kernel_energy(model[0].weight).ratio
+    assert ratio is not None
+    smooth = ratio / (1 + ratio)
+    assert scores.of("0", 1) == pytest.approx(0.5 * math.sqrt(smooth + (1 - smooth) / 9))
+    assert scores.of("1", 1) == 0.5

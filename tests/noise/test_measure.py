@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
+from gfcompile.compiler import Job
 from gfcompile.errors import UserError
+from gfcompile.frontend.losses import resolve_loss
 from gfcompile.noise.likeness import Comparison, Likeness
-from gfcompile.noise.measure import LayerNoise
+from gfcompile.noise.measure import LayerNoise, measure
 from gfcompile.noise.quality import Quality
+from gfcompile.plan import Request
+from tests.budget.nets import one_dimensional, small, tied
 from tests.models.zoo import INPUTS, ZOO
 from tests.noise.eager_filter import Seen, backward, convolution_gradients, cosine, snr_db
 from tests.oracles import patch_rows
@@ -132,6 +136,52 @@ def test_a_gradient_of_zero_says_nothing() -> None:
     comparison = Comparison()
     comparison.add(torch.zeros(3), torch.ones(3))
     assert comparison.result() == Likeness(None, None)
+
+
+def test_layers_that_share_a_kernel_are_measured_once() -> None:
+    model, x, y = tied()
+    measured = gfcompile.quality(model, x, y, r=(2,)).measured
+    assert names(measured.layers) == ["two"]
+    assert measured.refused == [
+        ("one", "its kernel is another layer's, which is measured with the gradients of both"),
+    ]
+    _, exact = backward(model, x, y, {"two": None})
+    assert measured.gw_squared == {"two": pytest.approx(float((exact["one.weight"] ** 2).sum()), rel=1e-4)}
+
+
+def test_what_cannot_be_filtered_has_a_size_all_the_same() -> None:
+    model, x, y = one_dimensional()
+    job = Job(model, (x,), resolve_loss("cross_entropy"), Request())
+    nn.functional.cross_entropy(model(x), y).backward()
+    expected = {name: pytest.approx(float(model[int(name)].weight.grad.square().sum()), rel=1e-4) for name in "02"}
+    assert measure(job, y, (2,)).gw_squared == expected
+
+
+def test_only_layers_that_cannot_be_filtered() -> None:
+    model, x, y = one_dimensional()
+    with pytest.raises(UserError) as error:
+        gfcompile.quality(model, x, y, r=(2,))
+    assert str(error.value) == (
+        "quality: no trained layer can be filtered; '0' is not: it is a 1-D convolution; gradient filtering is defined"
+        " for 2-D; choose others with --layers or --train"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"),
+    [
+        (float("nan"), "batch: the loss is nan: '2.weight' holds NaN or infinity; load other weights"),
+        (1e30, "batch: the loss is nan: numbers grow too large on the way; scale x as the model was trained with"),
+    ],
+)
+def test_numbers_that_are_not_finite(scale: float, text: str) -> None:
+    model, x, y = small()
+    with torch.no_grad():
+        model[2].weight.mul_(scale)
+        model[4].weight.mul_(1e30)
+    with pytest.raises(UserError) as error:
+        gfcompile.quality(model, x, y, r=(2,))
+    assert str(error.value) == text
 
 
 class Pair(nn.Module):
