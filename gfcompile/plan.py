@@ -313,8 +313,11 @@ def _check_overrides(
         if pattern == "*" or any(matches(name, pattern) for name in names):
             continue
         where = f"{option} {_setting(pattern, value)}"
-        if not any(matches(layer.name, pattern) for layer in layers):
+        kinds = {layer.kind for layer in layers if matches(layer.name, pattern)}
+        if not kinds:
             raise UserError(f"{where}: no layer has that name{_did_you_mean(pattern, layers)}")
+        if "conv" not in kinds:
+            raise UserError(f"{where}: that is no convolution; name one, or leave it out")
         raise UserError(f"{where}: that layer is not a trained convolution; train it with --train {pattern}")
 
 
