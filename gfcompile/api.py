@@ -171,7 +171,7 @@ def build(
     loaded = from_module(model)
     patches: dict[str, int | None] = dict(r) if isinstance(r, Mapping) else {"*": r}
     given = sparse if isinstance(sparse, Mapping) else {} if sparse is None else {"*": sparse}
-    shares, budget = read_sparse(given, memory)
+    shares, budget = read_sparse(given, memory, sparse_strategy, plan is not None)
     settings = {
         "momentum": momentum,
         "weight_decay": weight_decay,

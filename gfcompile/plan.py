@@ -23,6 +23,7 @@ class Layer:
     """A module with parameters, in order of execution.
 
     `unfilterable` says why a convolution must stay exact, `undrawable` why all its channels must be updated together.
+    `kernel` is the parameter that its convolution reads as the kernel; `weights` counts those of all its kernels.
     """
 
     name: str
@@ -33,6 +34,8 @@ class Layer:
     unfilterable: str | None = None
     idle: bool = False  # the loss does not depend on it
     undrawable: str | None = None
+    kernel: str | None = None
+    weights: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class Request:
 class PlannedLayer:
     """`r` is None for a layer that stays exact; `role` is "layer", "head", "named" or "affine".
 
-    `channels` is how many of a convolution's input channels a step draws, to update their weights alone; None is all.
+    `channels` is how many of a convolution's input channels a step draws, to update their weights in `kernel` alone;
+    None is all.
     """
 
     name: str
@@ -100,6 +104,7 @@ class PlannedLayer:
     r: int | None
     geometry: ConvGeometry | None
     channels: int | None = None
+    kernel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,8 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
             undrawn.append((layer.name, layer.undrawable))
             ratio = None
         channels = drawn_channels(layer.geometry, ratio) if ratio is not None and layer.geometry is not None else None
-        trained.append(PlannedLayer(layer.name, layer.kind, chosen[layer.name], r, layer.geometry, channels))
+        role = chosen[layer.name]
+        trained.append(PlannedLayer(layer.name, layer.kind, role, r, layer.geometry, channels, layer.kernel))
     _check_overrides("--r", patches, layers, trained)
     _check_overrides("--sparse", ratios, layers, trained)
     parameters = {parameter for layer in layers if layer.name in chosen for parameter in layer.parameters}
@@ -307,8 +313,11 @@ def _check_overrides(
         if pattern == "*" or any(matches(name, pattern) for name in names):
             continue
         where = f"{option} {_setting(pattern, value)}"
-        if not any(matches(layer.name, pattern) for layer in layers):
+        kinds = {layer.kind for layer in layers if matches(layer.name, pattern)}
+        if not kinds:
             raise UserError(f"{where}: no layer has that name{_did_you_mean(pattern, layers)}")
+        if "conv" not in kinds:
+            raise UserError(f"{where}: that is no convolution; name one, or leave it out")
         raise UserError(f"{where}: that layer is not a trained convolution; train it with --train {pattern}")
 
 

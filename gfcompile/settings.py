@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from gfcompile.errors import UserError
 
+T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _WORDS = {"true": True, "false": False}
@@ -25,6 +27,15 @@ def split_settings(where: str, text: str) -> tuple[str, dict[str, Any]]:
             raise UserError(f"{where}: '{key}' stands twice in '{text}'; give it once")
         settings[key] = _value(value)
     return name, settings
+
+
+def by_pattern(settings: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Of settings of which the last that fits counts: a pattern that is given again stands where it was given last."""
+    found: dict[str, T] = {}
+    for pattern, value in settings:
+        found.pop(pattern, None)
+        found[pattern] = value
+    return found
 
 
 def read_bytes(where: str, given: int | str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,9 @@ from gfcompile.frontend.trace import (
 )
 from gfcompile.ops import gf
 from gfcompile.optimizers import Optimizer, resolve_optimizer
-from gfcompile.plan import Plan, PlannedLayer
+from gfcompile.plan import Layer, Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.step import Role, Step, Value, Visit
-from gfcompile.weights import module_of
 
 BATCHES = 3
 # float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
@@ -108,8 +107,9 @@ class Reference:
         self.loss, self.manifest = loss, manifest
         self.module = working_copy(module)
         layers = survey(trace_forward(self.module, batch[0]), self.module)
-        self.plan = plan_of(manifest)
+        self.plan = plan_of(manifest, layers)
         self.groups = {layer.name: layer.geometry.groups for layer in layers if layer.geometry is not None}
+        self.drawn = {layer.kernel: layer.name for layer in self.plan.sparse}
         filtered = [index for index, layer in enumerate(layers) if layer.name in manifest["filtered_layers"]]
         last = filtered[-1] if filtered else -1
         self.untouched = {parameter for layer in layers[last + 1 :] for parameter in layer.parameters}
@@ -153,10 +153,10 @@ class Reference:
 
     def _drawn(self, parameter: str, channels: Mapping[str, Tensor], shape: tuple[int, ...]) -> np.ndarray:
         """Where a parameter is updated: everywhere but in kernels of which channels are drawn."""
-        drawn = channels.get(module_of(parameter))
-        if drawn is None or len(shape) != 4:
+        layer = self.drawn.get(parameter)
+        if layer is None:
             return np.array(True)
-        groups = self.groups[module_of(parameter)]
+        drawn, groups = channels[layer], self.groups[layer]
         ones = torch.ones(Draw.of(shape, groups, len(drawn)).drawn_shape(shape))
         return gf.spread_weights(ones, drawn, list(shape), groups).numpy() > 0
 
@@ -231,12 +231,19 @@ def update(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], lr: flo
     TORCH_OPTIMIZERS[optimizer.name](groups).step()
 
 
-def plan_of(manifest: dict[str, Any]) -> Plan:
-    """The plan that an artifact was compiled with; refused layers come back as exact ones."""
+def plan_of(manifest: dict[str, Any], layers: Sequence[Layer]) -> Plan:
+    """The plan that an artifact of these layers was compiled with; refused layers come back as exact ones."""
     refused = {layer for layer, _ in manifest["refusals"]}
+    kernels = {layer.name: layer.kernel for layer in layers}
     trained = tuple(
         PlannedLayer(
-            row["layer"], "conv", row["role"], None if row["layer"] in refused else row["r"], None, row["channels"]
+            row["layer"],
+            "conv",
+            row["role"],
+            None if row["layer"] in refused else row["r"],
+            None,
+            row["channels"],
+            kernels[row["layer"]],
         )
         for row in manifest["plan"]["trained"]
     )

@@ -50,7 +50,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         (["--r", "0"], "--r 0: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
         (["--r", "two"], "argument --r: 'two' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
         (["--r", "5=x"], "argument --r: '5=x' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
-        (["--r", "9=2"], "--r 9=2: that layer is not a trained convolution; train it with --train 9"),
+        (["--r", "9=2"], "--r 9=2: that is no convolution; name one, or leave it out"),
         (
             ["--layers", "999"],
             "--layers 999: the model has 3 convolutions that count (shortcut projections do not); "
@@ -64,7 +64,12 @@ def error_of(capsys: Capture, *arguments: str) -> str:
             ["--sparse", "5=2"],
             "--sparse 5=2.0: must be a share of the input channels, more than 0 and at most 1; 1 updates all of them",
         ),
-        (["--sparse", "9=0.5"], "--sparse 9=0.5: that layer is not a trained convolution; train it with --train 9"),
+        (["--sparse", "9=0.5"], "--sparse 9=0.5: that is no convolution; name one, or leave it out"),
+        (["--sparse-strategy", "epoch"], "--sparse-strategy epoch: says when channels are drawn; give --sparse too"),
+        (
+            ["--plan", "plan.toml", "--sparse", "auto", "--memory", "1MB"],
+            "--plan: says what is trained; leave out --sparse auto and --memory",
+        ),
         (
             ["--sparse", "0.5", "--sparse-strategy", "often"],
             "--sparse-strategy 'often' is not known; use step, epoch, fixed, norm",
@@ -175,6 +180,18 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
     others = "--momentum 0.9 --dampening 0.1"
     job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
     assert (job.optimizer, job.lr) == (SGD(0.9, dampening=0.1), 0.01)
+
+
+def test_of_repeated_patterns_the_last_counts(model: str) -> None:
+    """Where it stands, too: a pattern given again comes behind those that were given in between."""
+    options = "--sparse 5=0.5 --sparse 5*=0.1 --sparse 5=0.25 --r 5=3 --r 5*=4 --r 5=2"
+    options += " --batchnorm 5=train --batchnorm 5*=eval --batchnorm 5=frozen"
+    options += " --group 5:lr_factor=2 --group 5*:lr_factor=3 --group 5:lr_factor=4"
+    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
+    assert list((job.request.sparse or {}).items()) == [("5*", 0.1), ("5", 0.25)]
+    assert list((job.request.patches or {}).items()) == [("*", 2), ("5*", 4), ("5", 2)]
+    assert list(job.request.norms.items()) == [("*", "eval"), ("5*", "eval"), ("5", "frozen")]
+    assert job.optimizer.of("5.weight").lr_factor == 4
 
 
 def test_an_unknown_target_lists_the_known(capsys: Capture, model: str) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from torch import nn
 
 from gfcompile.compiler import Job, analyse, make_survey
 from gfcompile.errors import UserError
-from gfcompile.fit_memory import FALL, SHARE, fit_memory, placed_bytes, with_shares
+from gfcompile.fit_memory import FALL, SHARE, Search, fit_memory, placed_bytes, with_shares
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.plan import Request, make_plan
+from gfcompile.geometry import ConvGeometry
+from gfcompile.plan import Layer, Request, make_plan
+from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings import read_bytes
 from gfcompile.targets import find_target
@@ -63,14 +67,118 @@ def test_a_share_of_the_user_holds_and_layers_is_the_most() -> None:
 
 
 @pytest.mark.slow
-def test_a_budget_that_nothing_fits() -> None:
-    least = analyse(fit_memory(job_for(layers=1), 10**9, NATIVE)).saved_bytes
+@pytest.mark.parametrize(
+    ("exact", "remedy"),
+    [
+        (False, "give that much, a larger --r, or a smaller --batch"),
+        (True, "give that much or a smaller --batch, or leave --exact out"),
+    ],
+)
+def test_a_budget_that_nothing_fits(exact: bool, remedy: str) -> None:
+    """The least is one channel of the last convolution: so much is enough."""
     with pytest.raises(UserError) as caught:
-        fit_memory(job_for(), 100, NATIVE)
+        fit_memory(job_for(exact=exact), 100, NATIVE)
+    least = int(str(caught.value).split()[7])
+    assert str(caught.value) == f"--memory 100: the last convolution alone keeps {least} bytes at least; {remedy}"
+    fitting = fit_memory(job_for(exact=exact), least, NATIVE)
+    assert placed_bytes(fitting, NATIVE) == least
+    assert [layer.channels for layer in make_plan(make_survey(fitting), fitting.request).sparse] == [1]
+
+
+def test_a_model_without_convolutions() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    for wishes in (Request(), Request(layers=2)):
+        job = Job(model, (torch.zeros(2, 3, 2, 2),), resolve_loss("cross_entropy"), wishes)
+        with pytest.raises(UserError) as caught:
+            fit_memory(job, 10**6, NATIVE)
+        assert str(caught.value) == (
+            "--sparse auto: the model has no convolutions that count; leave out --sparse and --memory"
+        )
+
+
+def layer(name: str, inputs: int, outputs: int, edge: int) -> Layer:
+    size = (edge, edge)
+    geometry = ConvGeometry(1, inputs, outputs, size, size, (1, 1), (1, 1), (0, 0), (1, 1), 1)
+    kernel = f"{name}.weight"
+    return Layer(name, "conv", (kernel,), geometry, kernel=kernel, weights=inputs * outputs)
+
+
+# where `heavy` is trained, most of the 2 % are its weights, and little is drawn of the large images behind it
+HEAVY = [layer("heavy", 100, 1000, 1), layer("middle", 100, 100, 10), layer("last", 100, 100, 10)]
+HEAVY += [Layer("fc", "linear", ("fc.weight",))]
+MASK = 50
+
+
+class Counted(Search):
+    """Keeps what is drawn of the inputs, and a mask a layer; `asked` are the plans that were counted."""
+
+    def __init__(self, layers: Sequence[Layer] = HEAVY, **wishes: object) -> None:
+        super().__init__(job_for(**wishes), layers, NATIVE, lambda _: None)
+        self.asked: list[int | None] = []
+
+    def count(self, job: Job) -> int:
+        self.asked.append(job.request.layers)
+        return self.place(job)
+
+    def place(self, job: Job) -> int:
+        plan = make_plan(self.layers, job.request)
+        inputs = [kept_bytes(each.geometry, each.r, each.channels) for each in plan.trained if each.geometry]
+        return sum(inputs) + MASK * len(inputs)
+
+
+def test_more_layers_may_keep_less() -> None:
+    """For every budget the number that counting each of them finds."""
+    sizes = {count: Counted().keeps(count) for count in (1, 2, 3)}
+    assert sizes[3] < sizes[1] < sizes[2]
+    for memory in (size + change for size in sizes.values() for change in (-1, 0)):
+        wanted = max((count for count, size in sizes.items() if size <= memory), default=0)
+        assert Counted().largest(3, memory) == wanted
+
+
+def test_what_cannot_fit_is_not_counted() -> None:
+    """Twenty layers that keep masks above all: the numbers that halving asks for, and no more than one other."""
+    layers = [*(layer(f"c{at}", 8, 8, 1) for at in range(20)), HEAVY[-1]]
+    search = Counted(layers)
+    assert search.largest(20, Counted(layers).keeps(7)) == 7
+    assert len(set(search.asked)) == len(search.asked) <= 6
+
+
+def test_fewer_channels_where_one_layer_keeps_too_much() -> None:
+    """As many as fit; a share of the user's stays as it is."""
+    plane = 4 * 25  # bytes of a channel at r = 2
+    job = Counted().narrowed(MASK + 9 * plane + 1)
+    (only,) = make_plan(HEAVY, job.request).sparse
+    assert (only.name, only.channels) == ("last", 9)
+    with pytest.raises(UserError) as caught:
+        Counted(sparse={"last": 0.5}).narrowed(MASK + 9 * plane)
     assert str(caught.value) == (
-        f"--memory 100: the last convolution alone keeps {least} bytes; give that much, a larger --r, or a"
-        " smaller --batch"
+        f"--memory {MASK + 9 * plane}: the last convolution alone keeps {MASK + 50 * plane} bytes at least;"
+        " give that much, a larger --r, or a smaller --batch"
     )
+
+
+def test_a_name_behind_a_pattern_counts() -> None:
+    """Although the name has a share of its own already."""
+    request = with_shares(HEAVY, Request(sparse={"l*": 0.5, "last": 0.25}), 2)
+    assert list((request.sparse or {}).items())[-2:] == [("l*", 0.5), ("last", 0.25)]
+    (_, last) = make_plan(HEAVY, request).sparse
+    assert last.channels == 25
+
+
+def test_settings_of_layers_that_are_not_trained_wait() -> None:
+    """For numbers of layers that train them."""
+    wishes = Request(sparse={"middle": 0.5}, patches={"*": 2, "heavy": 1, "last": 4})
+    assert with_shares(HEAVY, wishes, 1).patches == {"*": 2, "last": 4}
+    assert "middle" not in (with_shares(HEAVY, wishes, 1).sparse or {})
+    assert with_shares(HEAVY, wishes, 3).patches == wishes.patches
+
+
+def test_the_share_is_not_exceeded_by_a_rounded_part() -> None:
+    """2 % of 10 049 900 weights are 200 998; 201 channels of 1000 weights would be a share of 0.020000 when rounded."""
+    layers = [layer("frozen", 1, 49_900, 1), layer("last", 10_000, 1000, 1), HEAVY[-1]]
+    sparse = make_sparse(layers, make_plan(layers, with_shares(layers, Request(), 1)))
+    assert sparse is not None
+    assert (sparse["updated_weights"], sparse["convolution_weights"]) == (200_000, 10_049_900)
 
 
 @pytest.mark.parametrize(

@@ -369,6 +369,12 @@ def test_a_ratio_for_what_is_not_trained():
     )
 
 
+@pytest.mark.parametrize("name", ["fc", "bn1"])
+def test_a_ratio_for_what_is_no_convolution(name):
+    refuses(RESNET, f"--sparse {name}=0.5: that is no convolution; name one, or leave it out", sparse={name: 0.5})
+    refuses(RESNET, f"--r {name}=4: that is no convolution; name one, or leave it out", patches={name: 4})
+
+
 def test_an_unknown_strategy():
     refuses(
         RESNET,

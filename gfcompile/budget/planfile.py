@@ -50,6 +50,12 @@ def apply_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
     given = (job.request.layers, tuple(job.request.train), job.request.exact, job.request.sparse)
     if given != (None, (), False, None):
         raise UserError("--plan: says what is trained; leave out --layers, --train, --exact and --sparse")
+    strategy = job.request.sparse_strategy
+    if strategy != "step" and all(choice.sparse is None for choice in choices.values()):
+        raise UserError(
+            f"--sparse-strategy {strategy}: the plan draws no channels; give a layer of it sparse = 0.25, or leave"
+            " --sparse-strategy out"
+        )
     return replace(job, request=as_request(choices, job.request))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gfcompile.cli.options import OPTIMIZER_SETTINGS
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
+from gfcompile.settings import by_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,19 +246,19 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
 
     loss = resolve_loss(args.loss or "cross_entropy")
     settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
-    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": dict(args.group) or None})
+    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": by_pattern(args.group) or None})
     lr = starting_rate(args.optimizer, optimizer, args.lr)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
-    patches = {"*": DEFAULT_PATCH, **dict(args.r)}
-    shares, budget = read_sparse(dict(args.sparse), args.memory)
+    patches = {"*": DEFAULT_PATCH, **by_pattern(args.r)}
+    shares, budget = read_sparse(by_pattern(args.sparse), args.memory, args.sparse_strategy, args.plan is not None)
     request = Request(
         args.layers,
         patches,
         tuple(args.train),
         args.exact,
-        dict(args.batchnorm),
+        by_pattern(args.batchnorm),
         args.compat,
         args.train_affine,
         args.dropout,

@@ -13,7 +13,7 @@ from gfcompile.cli.compile_command import compile_command
 from gfcompile.cli.options import OPTIMIZER_SETTINGS
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
-from gfcompile.settings import read_bytes, read_count
+from gfcompile.settings import by_pattern, read_bytes, read_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def plan(args: argparse.Namespace) -> int:
     machine = find_machine(args)
     loss = resolve_loss(args.loss or "cross_entropy")
     settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
-    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": dict(args.group) or None})
+    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": by_pattern(args.group) or None})
     data = read_batch(args.data) if args.data is not None else None
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     shape = by_commas(data[0]) if args.input is None and data is not None else None
@@ -52,7 +52,7 @@ def plan(args: argparse.Namespace) -> int:
     else:
         example, source = example_input(loaded, args.input or shape, args.batch)
     screen.say(source if shape is None else source.replace("from --input", f"from {args.data}"))
-    request = Request(args.layers, train=tuple(args.train), batchnorm=dict(args.batchnorm), dropout=args.dropout)
+    request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
     lr = starting_rate(args.optimizer, optimizer, args.lr)
     job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode)
     planner = make_planner(

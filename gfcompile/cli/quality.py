@@ -7,6 +7,7 @@ import json
 
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
+from gfcompile.settings import by_pattern
 
 OK = 0
 
@@ -28,7 +29,7 @@ def quality(args: argparse.Namespace) -> int:
     loss = resolve_loss(args.loss or "cross_entropy")
     x, y = read_batch(args.data, args.batch)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
-    request = Request(args.layers, train=tuple(args.train), batchnorm=dict(args.batchnorm), dropout=args.dropout)
+    request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
     job = Job(loaded.module, x, loss, request, fixed_mode=loaded.fixed_mode)
     found = measure_quality(job, y, args.r, args.cosine, f"--data {args.data}", screen.progress)
     if args.out is not None:

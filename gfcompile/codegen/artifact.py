@@ -202,12 +202,12 @@ def describe_step(analysis: Analysis, name: str) -> Description:
 def _draws(analysis: Analysis) -> dict[str, Drawn]:
     """By layer. Strategy "norm" decides now."""
     found: dict[str, Drawn] = {}
-    layers = {layer.name: layer for layer in analysis.layers}
+    kernels = {layer.name: layer.kernel for layer in analysis.plan.sparse}
     for name, draw in analysis.plan.draws().items():
         always: list[int] = []
-        if analysis.plan.sparse_strategy == "norm":
-            tensors = (analysis.original[parameter] for parameter in layers[name].parameters)
-            always = draw.largest(next(tensor for tensor in tensors if tensor.dim() == 4).numpy())
+        kernel = kernels[name]
+        if analysis.plan.sparse_strategy == "norm" and kernel is not None:
+            always = draw.largest(analysis.original[kernel].numpy())
         found[name] = Drawn(draw, tuple(always))
     return found
 

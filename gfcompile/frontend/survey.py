@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def survey(program: ExportedProgram, module: nn.Module, read_output: int | None 
     by_module: dict[str, list[str]] = {}
     for name, _ in module.named_parameters(remove_duplicate=False):
         by_module.setdefault(module_of(name), []).append(shared.get(name, name))
-    ranks = {name: parameter.dim() for name, parameter in module.named_parameters(remove_duplicate=False)}
+    tensors = dict(module.named_parameters(remove_duplicate=False))
+    kernels = reader.kernels_by_module(program.graph)
     shortcuts = _shortcut_convs(program.graph)
     layers: dict[str, Layer] = {}
     for node in program.graph.nodes:
@@ -46,15 +48,27 @@ def survey(program: ExportedProgram, module: nn.Module, read_output: int | None 
                 continue
             idle = node not in used
             parameters = tuple(by_module[name])
+            own = kernels.get(name, [])
+            weights = sum(tensors[kernel].numel() for kernel in own)
             if node.target is CONVOLUTION and parameter in reader.kernel_and_bias(node):
-                geometry, unfilterable = convolution_geometry(node, ranks[parameter])
-                undrawable = why_undrawable(node, ranks[parameter])
+                kernel = reader.kernel_of(node)
+                rank = tensors[kernel or parameter].dim()
+                geometry, unfilterable = convolution_geometry(node, rank)
                 layers[name] = Layer(
-                    name, "conv", parameters, geometry, node in shortcuts, unfilterable, idle, undrawable
+                    name,
+                    "conv",
+                    parameters,
+                    geometry,
+                    node in shortcuts,
+                    unfilterable,
+                    idle,
+                    why_undrawable(node, rank, kernel, own),
+                    kernel,
+                    weights,
                 )
             else:
                 kind = "linear" if node.target in LINEAR else "other"
-                layers[name] = Layer(name, kind, parameters, idle=idle)
+                layers[name] = Layer(name, kind, parameters, idle=idle, weights=weights)
     return list(layers.values())
 
 
@@ -71,16 +85,23 @@ def convolution_geometry(node: fx.Node, rank: int) -> tuple[ConvGeometry | None,
     return ConvGeometry.of(value, weight, node.meta["val"], stride, padding, dilation, groups), None
 
 
-def why_undrawable(node: fx.Node, rank: int) -> str | None:
-    """Why single input channels of an aten.convolution node cannot be updated, or None."""
+def why_undrawable(node: fx.Node, rank: int, kernel: str | None, own: Sequence[str]) -> str | None:
+    """Why single input channels of an aten.convolution node cannot be updated, or None.
+
+    `kernel` is the parameter that it reads, of `rank` axes in the model; `own` are all kernels of the layer's module.
+    """
     _, w, *_, transposed, _, _ = node.args
     if rank in (3, 5) or transposed:
         kind = "transposed" if transposed else f"{rank - 2}-D"
         return f"it is a {kind} convolution; channels are drawn of ordinary 2-D ones"
-    if w.op != "placeholder":
+    if kernel is not None and w.op != "placeholder":
         return "its kernel is computed from parameters: their gradients reach all channels"
     if len(w.users) > 1:
         return "its kernel is read in several places, each with an input of its own"
+    if len(own) > 1:
+        return "its module has several kernels, each with an input of its own"
+    if kernel not in own:
+        return "its kernel is no parameter of its own module"
     return None
 
 
@@ -109,10 +130,24 @@ class _Reader:
         constants = [node for node in program.graph.nodes if node.op == "placeholder" and node.name not in inputs]
         self.weights = find_weights(program.graph, constants)
 
+    def kernel_of(self, conv: fx.Node) -> str | None:
+        """The parameter that a convolution's kernel is, or is computed from; None for any other tensor."""
+        is_weight = conv.args[1] in self.weights or conv.args[1].name in self.owner
+        return next(iter(self._parameters_of(conv.args[1])), None) if is_weight else None
+
+    def kernels_by_module(self, graph: fx.Graph) -> dict[str, list[str]]:
+        """The parameters that convolutions read as kernels, each once."""
+        found: dict[str, list[str]] = {}
+        kernels = (self.kernel_of(node) for node in graph.nodes if node.target is CONVOLUTION)
+        for kernel in dict.fromkeys(kernel for kernel in kernels if kernel is not None):
+            found.setdefault(module_of(kernel), []).append(kernel)
+        return found
+
     def kernel_and_bias(self, conv: fx.Node) -> list[str]:
         """Of what a convolution reads, the kernel itself and the bias; other parameters may scale the kernel."""
-        found = self._parameters_of(conv.args[1])[:1]
-        return found + (self._parameters_of(conv.args[2]) if conv.args[2] is not None else [])
+        kernel = self.kernel_of(conv)
+        bias = self._parameters_of(conv.args[2]) if conv.args[2] is not None else []
+        return bias if kernel is None else [kernel, *bias]
 
     def parameters_read(self, node: fx.Node) -> list[str]:
         if node.op != "call_function" or node in self.weights:

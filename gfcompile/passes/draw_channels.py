@@ -25,7 +25,6 @@ from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit, infer, input_of, shape_of
 from gfcompile.passes.select import BACKWARD, results_of
 from gfcompile.step import Role, Step, Value
-from gfcompile.weights import module_of
 
 aten = torch.ops.aten
 MIX = gf.channel_mix_weight.default
@@ -37,17 +36,17 @@ class DrawChannels(Pass):
     name: ClassVar[str] = "draw_channels"
 
     def find(self, step: Step) -> Found:
-        sparse = {layer.name for layer in step.plan.sparse}
+        kernels = {layer.kernel for layer in step.plan.sparse}
         for value, node in zip(step.outputs, step.results(), strict=True):
-            is_kernel = value.role is Role.GRADIENT and len(shape_of(node)) == 4
-            if is_kernel and module_of(value.name) in sparse and node.target is not gf.spread_weights.default:
+            is_kernel = value.role is Role.GRADIENT and value.name in kernels
+            if is_kernel and node.target is not gf.spread_weights.default:
                 yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
         graph = step.body.graph
         index = step.results().index(site)
         name = step.outputs[index].name
-        layer = next(layer for layer in step.plan.sparse if layer.name == module_of(name))
+        layer = next(layer for layer in step.plan.sparse if layer.kernel == name)
         assert layer.channels is not None
         channels = input_of(step, Value(Role.CHANNELS, layer.name), (layer.channels,), torch.int32)
         weight, shape = step.placeholder(Role.PARAMETER, name), list(shape_of(site))

@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from gfcompile.draws import Draw
-from gfcompile.geometry import ConvGeometry
 from gfcompile.plan import Layer, Plan
 
 WHEN = {
@@ -23,16 +22,15 @@ def make_sparse(layers: Sequence[Layer], plan: Plan) -> dict[str, Any] | None:
     if not plan.sparse and not plan.undrawn:
         return None
     channels = {layer.name: layer.channels for layer in plan.trained}
-    convolutions = [(layer.name, layer.geometry) for layer in layers if layer.geometry is not None]
-    total = sum(_weights(geometry, None) for _, geometry in convolutions)
-    updated = sum(_weights(geometry, channels[name]) for name, geometry in convolutions if name in channels)
+    total = sum(layer.weights for layer in layers)
+    updated = sum(_updated(layer, channels[layer.name]) for layer in layers if layer.name in channels)
     return {
         "numbers_are": "counted",
         "strategy": plan.sparse_strategy,
         "layers": len(plan.sparse),
         "updated_weights": updated,
         "convolution_weights": total,
-        "share": round(updated / total, 6),
+        "share": round(updated / total, 6) if total else 0.0,
         "undrawn": [{"layer": layer, "reason": reason} for layer, reason in plan.undrawn],
     }
 
@@ -47,6 +45,9 @@ def sparse_lines(sparse: dict[str, Any]) -> list[str]:
     return [head, *(f"  {row['layer']} is updated whole: {row['reason']}" for row in sparse["undrawn"])]
 
 
-def _weights(geometry: ConvGeometry, channels: int | None) -> int:
+def _updated(layer: Layer, channels: int | None) -> int:
+    geometry = layer.geometry
+    if channels is None or geometry is None:
+        return layer.weights
     shape = [geometry.out_channels, geometry.in_channels // geometry.groups, *geometry.kernel]
-    return prod(shape if channels is None else Draw.of_layer(geometry, channels).drawn_shape(shape))
+    return prod(Draw.of_layer(geometry, channels).drawn_shape(shape))

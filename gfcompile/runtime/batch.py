@@ -26,6 +26,7 @@ class Slot:
 
 
 LABELS = {"input": "x", "feature": "features", "target": "y"}
+INT32 = np.iinfo(np.int32)
 WITHOUT_TARGET = ("predict", "features")
 
 
@@ -100,6 +101,12 @@ class Door:
             if array.dtype.kind not in "iu" or array.shape != wanted:
                 raise StepError(
                     f"{call}: channels of '{layer}' are {array.dtype} {array.shape}; pass {wanted[0]} whole numbers"
+                )
+            beyond = np.flatnonzero((array < INT32.min) | (array > INT32.max))  # a copy would wrap around
+            if beyond.size:
+                raise StepError(
+                    f"{call}: channels of '{layer}': {array[beyond[0]]} does not fit at place {beyond[0]};"
+                    f" give {wanted[0]} of the layer's input channels, ascending"
                 )
             slots[layer].staging[...] = array
         return {layer: slots[layer].staging for layer in channels}

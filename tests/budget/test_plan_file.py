@@ -122,6 +122,19 @@ def test_broken_files(job: Job, tmp_path: Path) -> None:
     assert str(caught.value) == f"--plan {path}: is not text; `gfcompile plan MODEL --memory 2MB` writes one"
 
 
+def test_a_strategy_for_a_plan_that_draws_nothing(job: Job, tmp_path: Path) -> None:
+    path, wishes = tmp_path / "plan.toml", Request(sparse_strategy="epoch")
+    path.write_text(HEAD + '"2" = { do = "exact" }')
+    with pytest.raises(UserError) as caught:
+        apply_plan(Job(job.module, job.example, job.loss, wishes), path)
+    assert str(caught.value) == (
+        "--sparse-strategy epoch: the plan draws no channels; give a layer of it sparse = 0.25, or leave"
+        " --sparse-strategy out"
+    )
+    path.write_text(HEAD + '"2" = { do = "exact", sparse = 0.5 }')
+    assert apply_plan(Job(job.module, job.example, job.loss, wishes), path).request.sparse_strategy == "epoch"
+
+
 def test_not_beside_other_wishes(job: Job, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(HEAD + '"2" = { do = "exact" }')

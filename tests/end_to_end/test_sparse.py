@@ -279,6 +279,36 @@ def test_strategies(compiled: Any) -> None:
         assert norm.channels[name].tolist() == [at * width + i for at in best for i in range(width)], name
 
 
+class Scaled(nn.Module):
+    """A convolution whose module has another parameter of four axes, and that one first; a module of two kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.pair = nn.Module(), nn.Module()
+        self.conv.gain = nn.Parameter(torch.ones(1, 8, 1, 1))
+        self.conv.weight = nn.Parameter(torch.randn(8, 3, 3, 3) / 5)
+        self.pair.narrow = nn.Parameter(torch.randn(4, 8, 3, 3) / 8)
+        self.pair.wide = nn.Parameter(torch.randn(16, 4, 3, 3) / 6)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = nn.functional.conv2d
+        x = (conv(x, self.conv.weight, padding=1) * self.conv.gain).relu()
+        return self.head(conv(conv(x, self.pair.narrow).relu(), self.pair.wide).mean((2, 3)))
+
+
+def test_kernels_go_by_their_names(tmp_path: Path) -> None:
+    """What is drawn, which norms are the largest, and what `gfcompile verify` expects."""
+    options: dict[str, Any] = {"sparse": SHARE, "sparse_strategy": "norm", "exact": True}
+    with gfcompile.compile(Scaled(), torch.zeros(SHAPE), out=tmp_path / "scaled_step", lr=LR, **options) as step:
+        norms = Scaled().conv.weight.detach().pow(2).sum((0, 2, 3))
+        assert {name: drawn.tolist() for name, drawn in step.channels.items()} == {"conv": [int(norms.argmax())]}
+        checks = verify(Scaled(), resolve_loss("cross_entropy"), step._folder)
+    assert {"gradient conv.gain", "update of conv.weight", "update of pair.wide"} <= {check.what for check in checks}
+    assert [check for check in checks if not check.passed] == []
+
+
 def test_channels_of_the_caller(compiled: Any) -> None:
     """One call's; what is not named is drawn as ever."""
     step, other = (compiled(sparse=SHARE, exact=False, **SGD) for _ in range(2))
@@ -303,6 +333,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few": ({"dense": []}, "train: channels of 'dense' are float64 (0,); pass 1 whole numbers"),
     "no numbers": ({"dense": [0.5]}, "train: channels of 'dense' are float64 (1,); pass 1 whole numbers"),
     "too large": ({"dense": [3]}, "train: channels of 'dense': 3 does not fit at place 0; give 1 of 0 to 2, ascending"),
+    "wraps around": (
+        {"dense": [2**32]},
+        "train: channels of 'dense': 4294967296 does not fit at place 0; give 1 of the layer's input channels,"
+        " ascending",
+    ),
     "twice": (
         {"pointwise": [0, 1, 2, 3, 4, 4, 5]},
         "train: channels of 'pointwise': 4 does not fit at place 5; give 7 of 0 to 23, ascending",
@@ -380,3 +415,24 @@ def test_gf_train_draws_as_python_does_and_resumes(compiled: Any, tmp_path: Path
         found = step.state_dict()
         assert all(torch.equal(found[key], expected[key]) for key in expected), name
     assert run(trainer, "--selftest").splitlines()[-1].startswith("PASS")
+
+
+def test_gf_train_goes_on_from_a_dense_checkpoint_with_its_seed(compiled: Any, tmp_path: Path) -> None:
+    """Which shuffles by the file's seed: it draws by that one, too. Seeds that draws have no room for are refused."""
+    sparse, dense = compiled(sparse=SHARE, exact=False, **SGD), compiled(exact=False, **SGD)
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", random.normal(size=(8, *SHAPE[1:])).astype(np.float32))
+    np.save(tmp_path / "y.npy", random.integers(0, 10, 8))
+    data = ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--checkpoint"]
+    run(dense._folder / "gf-train", *data, tmp_path / "run.ckpt", "--steps", "2", "--seed", "6")
+    run(sparse._folder / "gf-train", *data, tmp_path / "run.ckpt", "--steps", "3")
+    sparse.load_checkpoint(tmp_path / "run.ckpt")
+    assert (sparse.draw_seed, sparse.steps) == (6, 3)
+    run(dense._folder / "gf-train", *data, tmp_path / "large.ckpt", "--steps", "2", "--seed", str(2**32))
+    refused = (
+        "gf-train: seed 4294967296: channels are drawn from seeds up to 4294967295; give a smaller --seed, or begin"
+        " another checkpoint\n"
+    )
+    for name, seed in (("large", []), ("new", ["--seed", str(2**32)])):
+        words = [*data, tmp_path / f"{name}.ckpt", "--steps", "3", *seed]
+        assert run(sparse._folder / "gf-train", *words, code=2) == refused

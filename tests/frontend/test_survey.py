@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward
+from gfcompile.plan import Request, make_plan
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
 from tests.models.zoo import INPUTS, ZOO
@@ -198,6 +199,83 @@ def test_convolutions_with_computed_weights_are_convolutions():
         "normed.parametrizations.weight.original1",
     }
     assert layers["near"].parameters == ("far.weight", "near.bias")
+
+
+class Kernels(nn.Module):
+    """Convolutions by function: of one module two kernels, a constant one, a scaled output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair, self.blur, self.scaled = (nn.Module() for _ in range(3))
+        self.pair.first = nn.Parameter(torch.randn(4, 16, 3, 3))
+        self.pair.second = nn.Parameter(torch.randn(16, 4, 3, 3))
+        self.blur.register_buffer("kernel", torch.ones(16, 1, 3, 3))
+        self.blur.bias = nn.Parameter(torch.zeros(16))
+        self.scaled.gain = nn.Parameter(torch.ones(1, 8, 1, 1))
+        self.scaled.weight = nn.Parameter(torch.randn(8, 16, 1, 1))
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = nn.functional.conv2d
+        x = conv(conv(x, self.pair.first, padding=1).relu(), self.pair.second, padding=1).relu()
+        x = conv(x, self.blur.kernel, self.blur.bias, groups=16)
+        return self.last((conv(x, self.scaled.weight) * self.scaled.gain).mean((2, 3)))
+
+
+def test_a_kernel_is_known_by_its_name():
+    layers = {layer.name: layer for layer in surveyed(Kernels(), 1, 16, 6, 6)}
+    assert {name: layer.kernel for name, layer in layers.items()} == {
+        "pair": "pair.first",
+        "blur": None,
+        "scaled": "scaled.weight",
+        "last": None,
+    }
+    assert {name: layer.weights for name, layer in layers.items()} == {
+        "pair": 1152,
+        "blur": 0,
+        "scaled": 128,
+        "last": 0,
+    }
+
+
+UNDRAWN = {
+    "several kernels": (
+        Kernels(),
+        (1, 16, 6, 6),
+        {
+            "pair": "its module has several kernels, each with an input of its own",
+            "blur": "its kernel is no parameter of its own module",
+        },
+    ),
+    "computed and shared": (
+        ComputedWeights(),
+        (1, 3, 12, 12),
+        {
+            "standardised": "its kernel is computed from parameters: their gradients reach all channels",
+            "normed": "its kernel is computed from parameters: their gradients reach all channels",
+            "far": "its kernel is read in several places, each with an input of its own",
+            "near": "its kernel is read in several places, each with an input of its own",
+        },
+    ),
+    "transposed": (
+        nn.Sequential(nn.ConvTranspose2d(2, 2, 3), nn.Conv2d(2, 2, 3)),
+        (1, 2, 4, 4),
+        {"0": "it is a transposed convolution; channels are drawn of ordinary 2-D ones"},
+    ),
+    "1-D": (
+        nn.Sequential(nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(12, 2)),
+        (1, 2, 8),
+        {"0": "it is a 1-D convolution; channels are drawn of ordinary 2-D ones"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDRAWN)
+def test_what_is_updated_whole_and_why(case):
+    model, shape, reasons = UNDRAWN[case]
+    plan = make_plan(surveyed(model, *shape), Request(sparse={"*": 0.5}))
+    assert dict(plan.undrawn) == reasons
+    assert not {layer.name for layer in plan.sparse} & reasons.keys()
 
 
 def test_layers_that_the_read_output_does_not_need_are_idle():

@@ -87,6 +87,34 @@ def test_dense_plans_have_no_site() -> None:
     assert_second_run_changes_nothing(DrawChannels(), step)
 
 
+class Scaled(nn.Module):
+    """A convolution with two more parameters of four axes beside its kernel, and a module of two kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pair = nn.Conv2d(3, 8, 3, padding=1), nn.Module()
+        self.conv.gain, self.conv.shift = (nn.Parameter(torch.ones(1, 8, 1, 1)) for _ in range(2))
+        self.pair.narrow = nn.Parameter(torch.ones(4, 8, 3, 3))
+        self.pair.wide = nn.Parameter(torch.ones(16, 4, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.conv(x) * self.conv.gain + self.conv.shift).relu()
+        x = nn.functional.conv2d(nn.functional.conv2d(x, self.pair.narrow).relu(), self.pair.wide)
+        return x.mean((2, 3))
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["filtered", "exact"])
+def test_kernels_go_by_their_names(exact: bool) -> None:
+    step = step_of(Scaled(), (2, 3, 9, 9), sparse={"*": 0.4}, exact=exact)
+    before = numbers(applied(duplicate(step), *UP_TO_DRAWING))
+    after = numbers(applied(duplicate(step), *UP_TO_DRAWING, DrawChannels()))
+    for value, expected in before.items():
+        is_drawn = value == Value(Role.GRADIENT, "conv.weight")
+        mask = drawn(step, value.name) if is_drawn else np.array(True)
+        assert_close(np.where(mask, expected, 0), after[value], 1e-9, str(value))
+    assert step.plan.undrawn == (("pair", "its module has several kernels, each with an input of its own"),)
+
+
 def test_the_drawn_part_of_every_gradient(geometries: Step) -> None:
     """And all of the others, after drawing and after every pass behind it."""
     before = numbers(applied(duplicate(geometries), *UP_TO_DRAWING))

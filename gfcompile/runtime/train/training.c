@@ -187,6 +187,20 @@ static void check_place(const char *checkpoint) {
     die(1, "--checkpoint '%s': cannot be written there: %s; choose another place", checkpoint, strerror(errno));
 }
 
+/* In place of `before`: a checkpoint's own seed stays. */
+static void draw_from_seed(training *t, uint64_t before, uint64_t seed) {
+  gf_draw_state state;
+  int drawn = 0;
+  for (int i = 0; i < gf_step_count(GF_KIND_INPUT); ++i) drawn = drawn || is_drawn(gf_step_value(GF_KIND_INPUT, i));
+  if (drawn && seed > UINT32_MAX)
+    die(2, "seed %" PRIu64 ": channels are drawn from seeds up to %" PRIu32
+        "; give a smaller --seed, or begin another checkpoint", seed, UINT32_MAX);
+  if (gf_step_get_draws(t->step, &state)) die(1, "%s", gf_error());
+  if (state.seed != before) return;
+  state.seed = (uint32_t)seed;
+  if (gf_step_set_draws(t->step, &state)) die(1, "%s", gf_error());
+}
+
 static void resume(training *t, options *o) {
   gf_progress *p = &t->progress;
   uint64_t seed;
@@ -207,6 +221,7 @@ static void resume(training *t, options *o) {
   if (o->has_seed && o->seed != seed)
     die(2, "--seed %" PRIu64 ": '%s' was made with --seed %" PRIu64 "; leave --seed out, or begin another checkpoint",
         o->seed, o->checkpoint, seed);
+  draw_from_seed(t, o->seed, seed); /* a file of a dense step has no draws */
   o->seed = seed;
   if (samples != t->data.count)
     die(1,
@@ -301,8 +316,7 @@ int train(gf_step *step, const options *given) {
   if (!about->pads && t.data.count % t.batch)
     printf("an epoch leaves out its last %" PRId64 " samples: this step cannot pad a batch\n", t.data.count % t.batch);
   t.progress.lr = about->lr;
-  gf_draw_state draws = {.seed = (uint32_t)o.seed};
-  if (gf_step_set_draws(step, &draws)) die(1, "%s", gf_error()); /* a checkpoint has its own */
+  draw_from_seed(&t, 0, o.seed);
   if (o.checkpoint) {
     check_place(o.checkpoint);
     resume(&t, &o);
