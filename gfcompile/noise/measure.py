@@ -62,7 +62,8 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class Measured:
-    """Layers in order of execution; `whole` compares the gradients of all trained parameters as one vector, by r.
+    """Layers in order of execution; `whole` compares the gradients of all trained parameters but the head's,
+    which is never filtered and would drown the others, as one vector, by r.
 
     `refused` are layers that cannot be filtered, with the reason. `gw_squared` is |gw|^2 of the exact gradient of every
     trained convolution, those too.
@@ -96,7 +97,7 @@ def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lamb
         progress(f"filtered together, r={r}")
         filtered = _filter(step, dict.fromkeys(chosen, r))
         together[r] = _Together(filtered, chosen, alone.exact)
-        whole[r] = _whole(exact, run_eagerly(filtered, job.example, y, visit=together[r]))
+        whole[r] = _whole(step, exact, run_eagerly(filtered, job.example, y, visit=together[r]))
     layers = [
         LayerNoise(
             name,
@@ -111,12 +112,13 @@ def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lamb
 
 
 def measure_plan(job: Job, y: Tensor) -> Likeness:
-    """The gradients of all trained parameters, each layer filtered as the job's request says, against exact ones."""
+    """The gradients of all trained parameters but the head's, each layer filtered as the job's request says, against
+    exact ones."""
     traced = trace(job)
     step = run(traced.training.duplicate(traced.plan), [StaticMoves(), Canonicalize()])
     exact = run_eagerly(step, job.example, y)
     found = run_eagerly(run(step.duplicate(step.plan), [Select()]), job.example, y)
-    return _whole(exact, found)
+    return _whole(step, exact, found)
 
 
 def _kernel_norms(exact: Mapping[Value, Tensor], owners: Collection[str]) -> dict[str, float]:
@@ -147,10 +149,11 @@ def _check_finite(job: Job, y: Tensor, loss: float, exact: Mapping[Value, Tensor
     raise UserError(f"batch: {what}: {why}")
 
 
-def _whole(exact: Mapping[Value, Tensor], found: Mapping[Value, Tensor]) -> Likeness:
+def _whole(step: Step, exact: Mapping[Value, Tensor], found: Mapping[Value, Tensor]) -> Likeness:
+    heads = {layer.name for layer in step.plan.trained if layer.role == "head"}
     comparison = Comparison()
     for value, tensor in exact.items():
-        if value.role is Role.GRADIENT:
+        if value.role is Role.GRADIENT and module_of(value.name) not in heads:
             comparison.add(tensor, found[value])
     return comparison.result()
 
