@@ -55,8 +55,8 @@ def about(found: Found) -> list[str]:
         lines.append(f"{placed.time.seconds * 1e3:.3g} ms a step{whole}, measured when kernels were tuned")
     if found.whole is not None and found.whole.cosine is not None:
         lines.append(
-            f"its gradient, the head's aside, has a cosine of {found.whole.cosine:.3f} with the exact one, measured,"
-            " all layers together"
+            f"the weight gradient of all its convolutions has a cosine of {found.whole.cosine:.3f} with the exact one,"
+            " measured, all layers together"
             + (", every channel updated: sparse draws are not in it" if _draws(found) else "")
         )
     return lines

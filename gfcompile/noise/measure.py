@@ -62,8 +62,8 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class Measured:
-    """Layers in order of execution; `whole` compares the gradients of all trained parameters but the head's,
-    which is never filtered and would drown the others, as one vector, by r.
+    """Layers in order of execution; `whole` compares the gradients of all trained kernels as one vector, by r: those of
+    biases and of the head are never filtered, and would drown the others.
 
     `refused` are layers that cannot be filtered, with the reason. `gw_squared` is |gw|^2 of the exact gradient of every
     trained convolution, those too.
@@ -112,8 +112,7 @@ def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lamb
 
 
 def measure_plan(job: Job, y: Tensor) -> Likeness:
-    """The gradients of all trained parameters but the head's, each layer filtered as the job's request says, against
-    exact ones."""
+    """The gradients of all trained kernels, each layer filtered as the job's request says, against exact ones."""
     traced = trace(job)
     step = run(traced.training.duplicate(traced.plan), [StaticMoves(), Canonicalize()])
     exact = run_eagerly(step, job.example, y)
@@ -150,10 +149,10 @@ def _check_finite(job: Job, y: Tensor, loss: float, exact: Mapping[Value, Tensor
 
 
 def _whole(step: Step, exact: Mapping[Value, Tensor], found: Mapping[Value, Tensor]) -> Likeness:
-    heads = {layer.name for layer in step.plan.trained if layer.role == "head"}
+    kernels = {layer.kernel for layer in step.plan.trained if layer.role != "head"}
     comparison = Comparison()
     for value, tensor in exact.items():
-        if value.role is Role.GRADIENT and module_of(value.name) not in heads:
+        if value.role is Role.GRADIENT and value.name in kernels:
             comparison.add(tensor, found[value])
     return comparison.result()
 

@@ -81,7 +81,7 @@ def words(measured: Measured, advice: Sequence[Advice]) -> str:
     lines += [f"{layer}: stays exact: {reason}" for layer, reason in measured.refused]
     lines += ["", f"leave exact: {', '.join(exact) or 'none of these'}"]
     whole = ", ".join(f"r={r} {_cell(likeness)}" for r, likeness in measured.whole.items())
-    lines += [f"the whole gradient but the head's, all layers at one r: {whole}"]
+    lines += [f"gw of all layers as one, all at one r: {whole}"]
     lines += [f"as options: {as_options(advice)}"]
     return "\n".join(lines)
 

@@ -175,8 +175,8 @@ def test_sparse_draws_are_not_in_the_measured_cosine(planner: Planner) -> None:
     drawn = {**found.chosen.choices, "4": Choice(EXACT, None, 0.25)}
     lines = about(replace(found, chosen=replace(found.chosen, choices=drawn)))
     assert lines[-1] == (
-        "its gradient, the head's aside, has a cosine of 1.000 with the exact one, measured, all layers together, every"
-        " channel updated: sparse draws are not in it"
+        "the weight gradient of all its convolutions has a cosine of 1.000 with the exact one, measured, all layers"
+        " together, every channel updated: sparse draws are not in it"
     )
 
 
