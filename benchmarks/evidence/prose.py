@@ -1,4 +1,4 @@
-"""What the evidence page says between its tables. Sentences that compare are not here: `verdicts` makes them."""
+"""What the evidence page says between its tables. What compares recorded figures is made from them, in `verdicts`."""
 
 PROTOCOL = """
 The protocol of the gradient-filtering paper (section 5.1): a data set in two highly non-i.i.d. halves of the same
@@ -83,8 +83,7 @@ no part in the choice of a rate; they had one in the fourth change.
 
 NEW_CLASSIFIER = """
 The first comparison, 17 November 2026, test accuracy over seeds 1, 2, 3: as above, but the classifier began untrained,
-together with the convolutions. It was stopped for the second while the other depths ran, which are not shown. r=2 was
-6.5 (ResNet) and 2.0 points (MobileNetV2) below exact; dynamic was 5.1 and 2.2 points below fixed, and without momentum
-18.2 below (one of the ResNet's three seeds diverged) and 0.05 above it. Exact training came further there than above: a
-new classifier bears a larger rate than a trained one.
+together with the convolutions. It was stopped for the second while the other depths ran, which are not shown. Without
+momentum one of the ResNet's three dynamic runs diverged. Exact training came further there than above: a new classifier
+bears a larger rate than a trained one.
 """.strip()

@@ -35,8 +35,12 @@ METHODS = {
     "fixed": Method("sparse, fixed", strategy="fixed"),
     "dynamic": Method("sparse, dynamic", strategy="step"),
     "r2_dynamic": Method("r=2 and sparse, dynamic", r=2, strategy="step"),
-    "fixed_long": Method(f"sparse, fixed, {LONGER}x epochs", None, "fixed", True, LONGER, "fixed"),
-    "dynamic_long": Method(f"sparse, dynamic, {LONGER}x epochs", None, "step", True, LONGER, "dynamic"),
+    "fixed_long": Method(
+        f"sparse, fixed, {LONGER}x epochs", strategy="fixed", epochs_times=LONGER, compiled_as="fixed"
+    ),
+    "dynamic_long": Method(
+        f"sparse, dynamic, {LONGER}x epochs", strategy="step", epochs_times=LONGER, compiled_as="dynamic"
+    ),
 }
 
 

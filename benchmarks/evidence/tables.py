@@ -13,6 +13,11 @@ from benchmarks.rounds import ratio
 from benchmarks.tables import table
 
 MEGA, KILOBYTE = 1e6, 1024
+AGAINST = (
+    ("r=2", "exact"),
+    ("sparse, dynamic", "sparse, fixed"),
+    ("sparse, dynamic, no momentum", "sparse, fixed, no momentum"),
+)
 NO_NOISE_DB = 80.0  # and more: rounding
 
 
@@ -76,11 +81,14 @@ def rates(rows: Rows) -> list[str]:
 
 
 def accuracies(by_method: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
-    """Mean and standard deviation; `by_method[method][network]` has the test accuracies by seed."""
+    """Mean and standard deviation, then differences; `by_method[method][network]` has the test accuracies by seed."""
     networks = list(dict.fromkeys(network for found in by_method.values() for network in found))
     cells = [
         [method, *(_spread(found[network].values()) for network in networks)] for method, found in by_method.items()
     ]
+    for method, other in AGAINST:
+        both = [(by_method[method][network].values(), by_method[other][network].values()) for network in networks]
+        cells.append([f"({method}) - ({other})", *(f"{mean(first) - mean(second):+.2f}" for first, second in both)])
     return table(["method", *(f"{NAMES[network]}, accuracy, %" for network in networks)], cells)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
 from gfcompile.compiler import Job, make_survey
+from gfcompile.draws import STRATEGIES
 from gfcompile.errors import UserError
 from gfcompile.plan import Layer
 
@@ -51,7 +52,7 @@ def apply_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
     if given != (None, (), False, None):
         raise UserError("--plan: says what is trained; leave out --layers, --train, --exact and --sparse")
     strategy = job.request.sparse_strategy
-    if strategy != "step" and all(choice.sparse is None for choice in choices.values()):
+    if strategy != STRATEGIES[0] and all(choice.sparse is None for choice in choices.values()):
         raise UserError(
             f"--sparse-strategy {strategy}: the plan draws no channels; give a layer of it sparse = 0.25, or leave"
             " --sparse-strategy out"
