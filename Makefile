@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | coverage | lint | bench | bench-memory | evidence | golden | clean
+# make help | setup | demo | test | test-fast | coverage | fuzz | fuzz-models | lint | bench | bench-memory | evidence | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -8,8 +8,9 @@ STAMP := $(VENV)/.installed
 BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # the suite mostly compiles: one worker a core of a small machine
 PYTEST_FLAGS ?= -n 2 --dist worksteal
+MINUTES ?= 5
 
-.PHONY: help setup demo test test-fast coverage lint bench bench-memory evidence golden clean
+.PHONY: help setup demo test test-fast coverage fuzz fuzz-models lint bench bench-memory evidence golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -36,6 +37,12 @@ coverage: $(STAMP)  ## every operator by itself, then every definition of tests/
 	$(PY) -m pytest -m coverage $(PYTEST_FLAGS)
 	$(PY) -m tests.coverage
 
+fuzz: $(STAMP)  ## look for files that crash the C parsers and the Python loaders, MINUTES=5 for all of them together
+	$(PY) -m tests.fuzz --minutes $(MINUTES)
+
+fuzz-models: $(STAMP)  ## N random networks against float64 PyTorch, from a new seed or from SEED
+	$(PY) -m tests.fuzz.models --count $(or $(N),20) $(if $(SEED),--seed $(SEED))
+
 lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -53,5 +60,5 @@ golden: $(STAMP)  ## rewrite the golden files; review the diff like code
 	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)
 
 clean:  ## remove what the other targets wrote, .venv included
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

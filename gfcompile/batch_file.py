@@ -21,9 +21,13 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"--data {path}: no such file; {HOW_TO_SAVE}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:  # an .npy file gives an array, which has no files
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # a damaged archive can raise anything; an .npy file gives an array, which has no files
         raise UserError(f"--data {path}: not a readable .npz file; {HOW_TO_SAVE}") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is no .npy file
+            raise UserError(f"--data {path}: '{name}' in it is no array; {HOW_TO_SAVE}")
+    return arrays
 
 
 def read_batch(path: Path, samples: int | None = None) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gfcompile.errors import UserError
+from gfcompile.runtime.tensorfile import write_atomically
 
 if TYPE_CHECKING:
     from torch import fx
@@ -53,7 +54,7 @@ class Dumps:
 def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_atomically(path, [content])
     except OSError as error:
         raise UserError(f"--dump {path}: cannot be written ({error.strerror}); choose another folder") from error
 

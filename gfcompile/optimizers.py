@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gfcompile.errors import UserError
 from gfcompile.plan import matches
+from gfcompile.settings import FLOAT32_MOST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,7 +220,15 @@ def starting_rate(spec: Any, optimizer: Optimizer, lr: float | None = None) -> f
         lr = spec.get("lr")
     elif lr is None and _is_torch(spec):
         lr = spec.param_groups[0]["lr"]
-    return optimizer.default_lr if lr is None else float(lr)
+    if lr is None:
+        return optimizer.default_lr
+    try:
+        rate = float(lr)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"lr '{lr}': is no number; give one, as in 0.01") from error
+    if not 0 <= rate <= FLOAT32_MOST:
+        raise UserError(f"lr '{lr}': must be a number of 0 or more that a float32 holds, 3.4e38 at most")
+    return rate
 
 
 def _kind(name: Any) -> type[Optimizer]:

@@ -24,6 +24,7 @@ from gfcompile.passes.base import check, shape_of
 from gfcompile.passes.fold_frozen import frozen_nodes
 from gfcompile.samples import Samples, bytes_a_sample
 from gfcompile.step import STATE, Role, Step, Value
+from gfcompile.walks import nodes_above
 
 FORMATS = {"float32": 4, "float16": 2}  # bytes of a stored float
 A_BYTE = 100  # multiply-adds that take as long as to read a byte: some 50 G a second, and 0.5 GB from a disk
@@ -86,7 +87,7 @@ def split(step: Step, prefix: Prefix) -> tuple[Step, Step]:
     """(the prefix, the training step on its features); `step` stays as it is."""
     values = {node: Value(Role.FEATURE, f"feature{index}") for index, node in enumerate(prefix.features)}
     results = list(zip(step.results(), step.outputs, strict=True))
-    before, behind = _needed(prefix.features), _needed(step.results(), prefix.features)
+    before, behind = nodes_above(prefix.features), nodes_above(step.results(), set(prefix.features))
     doors = dict(zip(step.placeholders(), step.inputs, strict=True))
     calls = [node for node in step.body.graph.nodes if node.op == "call_function"]
     head = {node: value for node, value in doors.items() if value.role is Role.INPUT or node in before}
@@ -140,6 +141,7 @@ def _grow(
     samples = Samples(step, batch)
     samples.apart.update(inputs)
     prefix = dict.fromkeys(inputs)
+    random = _random_nodes(step)
     endings: dict[str, Ending] = {}
     for node in step.body.graph.nodes:
         if node.op != "call_function" or node in frozen or not prefix.keys() & set(node.all_input_nodes):
@@ -151,7 +153,7 @@ def _grow(
             else:
                 where = _place(step, node)
                 endings.setdefault(where, Ending(where, reason, _remedy(step, where)))
-        elif any(_draws(arg) for arg in node.all_input_nodes):
+        elif random.intersection(node.all_input_nodes):
             where = _place(step, node)
             endings.setdefault(where, Ending(where, "random numbers are drawn in every step", "leave out --dropout"))
     return prefix, tuple(endings.values())
@@ -185,17 +187,6 @@ def _is_storable(node: fx.Node, batch: int) -> bool:
     return isinstance(value, Tensor) and value.numel() % batch == 0
 
 
-def _needed(results: Iterable[fx.Node], given: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """The nodes that these are computed from, themselves included; nothing above what is given."""
-    needed, waiting = set(given), list(results)
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
-    return needed - set(given)
-
-
 def _assemble(
     step: Step, doors: dict[fx.Node, Value], calls: Iterable[fx.Node], outputs: list[tuple[fx.Node, Value]]
 ) -> Step:
@@ -217,11 +208,14 @@ def _assemble(
     return part
 
 
-def _draws(node: fx.Node) -> bool:
-    """Whether it is, or is made from, random numbers alone."""
-    if node.target is gf.uniform.default:
-        return True
-    return node.op == "call_function" and len(node.all_input_nodes) > 0 and all(map(_draws, node.all_input_nodes))
+def _random_nodes(step: Step) -> set[fx.Node]:
+    """Random numbers, and what is made from them alone."""
+    random: set[fx.Node] = set()
+    for node in step.body.graph.nodes:
+        args = node.all_input_nodes
+        if node.target is gf.uniform.default or (node.op == "call_function" and args and random.issuperset(args)):
+            random.add(node)
+    return random
 
 
 def _place(step: Step, node: fx.Node) -> str:

@@ -11,6 +11,7 @@ T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _WORDS = {"true": True, "false": False}
+FLOAT32_MOST = (2 - 2.0**-23) * 2.0**127  # what kernels read is float32
 
 
 def split_settings(where: str, text: str) -> tuple[str, dict[str, Any]]:

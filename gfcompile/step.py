@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from torch import Tensor, fx
@@ -118,7 +119,8 @@ class Step:
         return value.name if value.role is Role.PARAMETER else self.origins.get(value.name)
 
     def placeholders(self) -> list[fx.Node]:
-        return [node for node in self.body.graph.nodes if node.op == "placeholder"]
+        """All come before the first call; what comes later does not count, and `check` refuses it."""
+        return list(takewhile(lambda node: node.op == "placeholder", self.body.graph.nodes))
 
     def placeholder(self, role: Role, name: str) -> fx.Node:
         return self.placeholders()[self.inputs.index(Value(role, name))]

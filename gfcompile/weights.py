@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 
 from torch import fx
 
+from gfcompile.walks import nodes_above
+
 Owner = Callable[[fx.Node], str | None]  # placeholder -> its parameter's name; None for any other tensor
 
 
@@ -29,12 +31,6 @@ def find_weights(graph: fx.Graph, constants: Collection[fx.Node]) -> set[fx.Node
 
 def parameters_of(weight: fx.Node, owner: Owner) -> list[str]:
     """Names of the parameters that a weight is computed from, the largest first: that one is the weight itself."""
-    seen: dict[fx.Node, None] = {weight: None}
-    queue = [weight]
-    while queue:
-        for arg in queue.pop().all_input_nodes:
-            if arg not in seen:
-                seen[arg] = None
-                queue.append(arg)
-    named = [(node.meta["val"].numel(), owner(node)) for node in seen if node.op == "placeholder"]
+    above = nodes_above([weight])
+    named = [(node.meta["val"].numel(), owner(node)) for node in above if node.op == "placeholder"]
     return [name for _, name in sorted(((size, name) for size, name in named if name), key=lambda pair: -pair[0])]

@@ -173,7 +173,7 @@ class Peer:
 
 
 @contextmanager
-def filtered(model: nn.Module, patches: dict[str, int]) -> Iterator[None]:
+def filtered(model: nn.Module, patches: dict[str, int], mode: str = "unbiased") -> Iterator[None]:
     """2-D convolutions that run inside the named modules get the oracle's backward, whatever computes their weights."""
     running: list[str] = []
     hooks = []
@@ -187,7 +187,7 @@ def filtered(model: nn.Module, patches: dict[str, int]) -> Iterator[None]:
 
         hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
-        with _Oracle(running, patches):
+        with _Oracle(running, patches, mode):
             yield
     finally:
         for hook in hooks:
@@ -195,9 +195,9 @@ def filtered(model: nn.Module, patches: dict[str, int]) -> Iterator[None]:
 
 
 class _Oracle(TorchFunctionMode):
-    def __init__(self, running: list[str], patches: dict[str, int]) -> None:
+    def __init__(self, running: list[str], patches: dict[str, int], mode: str) -> None:
         super().__init__()
-        self.running, self.patches = running, patches
+        self.running, self.patches, self.mode = running, patches, mode
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -205,9 +205,8 @@ class _Oracle(TorchFunctionMode):
             return self._convolve(self.patches[self.running[-1]], *args, **kwargs)
         return function(*args, **kwargs)
 
-    @staticmethod
     def _convolve(
-        r: int, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+        self, r: int, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         if padding == "valid":
@@ -218,7 +217,7 @@ class _Oracle(TorchFunctionMode):
                 input = F.pad(input, [0, total[1] % 2, 0, total[0] % 2])
             padding = [size // 2 for size in total]
         geometry = {"stride": _pair(stride), "padding": _pair(padding), "dilation": _pair(dilation), "groups": groups}
-        return OracleConvolution.apply(input, weight, bias, geometry, r, "unbiased")
+        return OracleConvolution.apply(input, weight, bias, geometry, r, self.mode)
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -131,6 +131,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         ),
         (["--lr", "-1"], "--lr '-1': must be a finite number, 0 or more"),
         (["--lr", "nan"], "--lr 'nan': must be a finite number, 0 or more"),
+        (["--lr", "1e300"], "--lr '1e300': is more than a float32 holds; give 3.4e38 or less"),
         (["--momentum", "fast"], "--momentum 'fast': must be a finite number, 0 or more"),
         (["--batchnorm", "off"], "--batchnorm 'off' is not known; use eval, train, frozen"),
         (["--compat", "old"], "--compat 'old' is not known; the only one is reference"),

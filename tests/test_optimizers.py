@@ -1,6 +1,7 @@
 """Optimizer settings: every way to write them means the same, and what makes no sense is refused in one line."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -152,6 +153,13 @@ def test_starting_rates():
     assert starting_rate("adam", Adam()) == 0.001
     assert starting_rate({"name": "adam", "lr": 0.5}, Adam()) == 0.5
     assert starting_rate(AdamW(), AdamW(), 0.25) == 0.25
+    for rate in (1e300, -1.0, math.nan, math.inf):
+        with pytest.raises(UserError) as caught:
+            starting_rate("sgd", SGD(), rate)
+        assert str(caught.value) == f"lr '{rate}': must be a number of 0 or more that a float32 holds, 3.4e38 at most"
+    with pytest.raises(UserError) as caught:
+        starting_rate({"name": "sgd", "lr": "fast"}, SGD())
+    assert str(caught.value) == "lr 'fast': is no number; give one, as in 0.01"
 
 
 AMOUNT = "must be a finite number, 0 or more"

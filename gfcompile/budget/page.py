@@ -16,6 +16,7 @@ from gfcompile.errors import UserError
 from gfcompile.report.plan_picture import Mark, draw_plans
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.runtime.tensorfile import write_atomically
 
 COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs a step", "plan")
 LAYER_COLUMNS = ("layer", "plan", "kept, estimated", "of the score")
@@ -85,8 +86,8 @@ def write_found(found: Found, path: Path) -> None:
     }
     try:
         write_plan(path, _chosen(found), about(found), remarks)
-        path.with_suffix(".json").write_text(json.dumps(as_data(found), indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".svg").write_text(picture(found), encoding="utf-8")
+        write_atomically(path.with_suffix(".json"), [(json.dumps(as_data(found), indent=1) + "\n").encode()])
+        write_atomically(path.with_suffix(".svg"), [picture(found).encode()])
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); choose another with --out") from error
 

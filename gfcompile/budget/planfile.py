@@ -15,6 +15,7 @@ from gfcompile.compiler import Job, make_survey
 from gfcompile.draws import STRATEGIES
 from gfcompile.errors import UserError
 from gfcompile.plan import Layer
+from gfcompile.runtime.tensorfile import write_atomically
 
 FORMAT = "gfcompile-plan-1"
 HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"
@@ -38,7 +39,7 @@ def write_plan(path: Path, choices: Mapping[str, Choice], about: Sequence[str], 
     for layer, choice in choices.items():
         remark = f"  # {remarks[layer]}" if layer in remarks else ""
         lines.append(f"{_quoted(layer).ljust(width)} = {_inline(choice)}{remark}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(path, [("\n".join(lines) + "\n").encode()])
 
 
 def apply_plan(job: Job, path: Path) -> Job:

@@ -36,8 +36,8 @@ def add_model(
         "--trust", action="store_true", help="let a model file run its own code; only for files that you trust"
     )
     group.add_argument(
-        "--import", metavar="FILE", dest="imports", action="append", default=[],
-        help="a Python file that defines the model's classes; may be repeated",
+        "--import", metavar="NAME", dest="imports", action="append", default=[],
+        help="a Python file or a package of yours that defines the model's classes; may be repeated",
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add_loss(group)
     group.add_argument("--optimizer", metavar="NAME", default="sgd", help="sgd (default), adam, adamw or rmsprop")
     group.add_argument(
-        "--lr", metavar="RATE", type=values.number("--lr"),
+        "--lr", metavar="RATE", type=values.rate("--lr"),
         help="learning rate to start with, default 0.01, of adam and adamw 0.001; can be set at run time",
     )  # fmt: skip
     for option, about in (

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from gfcompile.errors import UserError
-from gfcompile.settings import split_settings
+from gfcompile.settings import FLOAT32_MOST, split_settings
 
 
 def whole(text: str) -> int:
@@ -79,4 +79,14 @@ class number:  # noqa: N801 - reads as a function in the option list
             value = math.nan
         if not (math.isfinite(value) and value >= 0):
             raise UserError(f"{self.option} '{text}': must be a finite number, 0 or more")
+        return value
+
+
+class rate(number):  # noqa: N801
+    """A number of 0 or more that the kernels can read."""
+
+    def __call__(self, text: str) -> float:
+        value = super().__call__(text)
+        if value > FLOAT32_MOST:
+            raise UserError(f"{self.option} '{text}': is more than a float32 holds; give 3.4e38 or less")
         return value

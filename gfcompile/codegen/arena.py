@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import numpy as np
+
 from gfcompile.codegen.program import ALIGNMENT, Program
 
 __all__ = ["ALIGNMENT", "Placement", "plan_arena"]
@@ -112,6 +114,7 @@ def _place(slots: Sequence[_Slot], guard: int) -> tuple[int, list[int]]:
     return top, best
 
 
+_UNPLACED = np.int64(1) << 62  # starts above every other
 _ORDERS: tuple[Callable[[_Slot], tuple[int, ...]], ...] = (  # who chooses first
     lambda slot: (-slot.bytes, slot.first, slot.last),
     lambda slot: (-slot.bytes * slot.life, slot.first),
@@ -121,22 +124,26 @@ _ORDERS: tuple[Callable[[_Slot], tuple[int, ...]], ...] = (  # who chooses first
 
 
 def _fit(
-    slots: Sequence[_Slot], together: Sequence[Sequence[int]], order: Sequence[int], guard: int
+    slots: Sequence[_Slot], together: Sequence[np.ndarray], order: Sequence[int], guard: int
 ) -> tuple[int, list[int]]:
-    """(height, starts): each slot in turn takes the lowest gap that is free over its whole life."""
-    starts, stops = [-1] * len(slots), [0] * len(slots)
+    """(height, starts): each slot in turn takes the lowest gap that is free over its whole life.
+
+    Arrays, since a deep network's slots live with thousands of others.
+    """
+    starts, stops = np.full(len(slots), _UNPLACED), np.zeros(len(slots), np.int64)
     for index in order:
         size = slots[index].bytes + guard  # the guard below is the neighbour's, or the arena's first bytes
-        start = guard
-        for low, high in sorted((starts[other], stops[other]) for other in together[index] if starts[other] >= 0):
-            if start + size <= low:
-                break
-            start = max(start, high)
-        starts[index], stops[index] = start, start + size
-    return max(stops, default=0), starts
+        lows = starts[together[index]]
+        by_start = np.argsort(lows)
+        lows = lows[by_start]
+        highs = np.maximum.accumulate(stops[together[index]][by_start], dtype=np.int64)
+        gaps = np.concatenate(([guard], np.maximum(highs, guard)))  # free from here on, up to the next one's start
+        found = int(np.argmax(gaps + size <= np.append(lows, _UNPLACED)))
+        starts[index], stops[index] = gaps[found], gaps[found] + size
+    return int(stops.max(initial=0)), starts.tolist()
 
 
-def _find_together(slots: Sequence[_Slot]) -> list[list[int]]:
+def _find_together(slots: Sequence[_Slot]) -> list[np.ndarray]:
     """For each slot those alive at the same time as it."""
     together: list[list[int]] = [[] for _ in slots]
     alive: list[int] = []
@@ -146,7 +153,7 @@ def _find_together(slots: Sequence[_Slot]) -> list[list[int]]:
             together[index].append(other)
             together[other].append(index)
         alive.append(index)
-    return together
+    return [np.array(others, np.int64) for others in together]
 
 
 def _most_alive(slots: Sequence[_Slot], guard: int) -> int:

@@ -24,7 +24,15 @@ from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
 from gfcompile.codegen.description import About, Description, Drawn, Entry, describe
 from gfcompile.codegen.driver import Planned, write_driver
-from gfcompile.codegen.link import RUNTIME, link_executable, link_library, linker_words, runtime_sources
+from gfcompile.codegen.link import (
+    RUNTIME,
+    link_executable,
+    link_library,
+    linker_words,
+    runtime_sources,
+    trainer_program,
+    trainer_sources,
+)
 from gfcompile.compiler import Analysis
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
@@ -33,23 +41,23 @@ from gfcompile.onnx_out.export import MODEL
 from gfcompile.prefix import fingerprint
 from gfcompile.report import write_report
 from gfcompile.runtime import tensorfile
-from gfcompile.runtime.manifest import SELFTEST
+from gfcompile.runtime.manifest import CONSTANTS, FORMAT, SELFTEST, TRAINER, WEIGHTS, write_manifest
 from gfcompile.selftest import make_selftest
 from gfcompile.step import Role
 from gfcompile.targets import Target
 from gfcompile.tuning.tasks import KERNELS, step_tasks, write_tasks
 
-FORMAT = 1
-LIBRARY, WEIGHTS, CONSTANTS = "libstep.so", "weights.safetensors", "constants.safetensors"
-TRAINER = "gf-train"
+LIBRARY = "libstep.so"
 WRAPPER = (
     "__init__",
+    "agreement",
     "batch",
     "checkpoint",
     "errors",
     "generations",
     "library",
     "manifest",
+    "schema",
     "state",
     "step",
     "tensorfile",
@@ -133,13 +141,13 @@ def build(
             path = folder / "graphs" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        files = [LIBRARY, WEIGHTS, CONSTANTS, SELFTEST]
+        files = [LIBRARY, TRAINER, WEIGHTS, CONSTANTS, SELFTEST]
         skeleton = analysis.job.skeleton or model
         if skeleton is not None:
             (folder / MODEL).write_bytes(skeleton)
             files.append(MODEL)
         manifest["files"] = {name: _sha256(folder / name) for name in files}
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        write_manifest(folder, manifest)
         write_report(analysis, folder, sources.cuda.usages if sources.cuda is not None else ())
         _replace(folder, out, Path(scratch))
     return out
@@ -230,14 +238,16 @@ def _frozen_key(analysis: Analysis) -> str:
 
 
 def _link_trainer(sources: Sources, folder: Path, target: Target, flags: Sequence[str]) -> None:
-    """The program that trains without Python. It finds the library in its own folder, wherever that is copied to."""
-    own = sorted((RUNTIME / "train").glob("*.c"))
+    """The program that trains without Python. It loads the library of its own folder, wherever that is copied to.
+
+    It is not linked to it: the system would map the library, damaged or not, before the program can look at it.
+    """
     if target.libc == "musl":  # a static program loads no library: it holds everything
-        everything = [*own, sources.driver, *runtime_sources(target.kind)]
-        link_executable(everything, sources.objects, folder / TRAINER, target, flags)
+        everything = [*trainer_program(), sources.driver, *runtime_sources(target.kind)]
+        link_executable(everything, sources.objects, folder / TRAINER, target, (*flags, "-DGF_STATIC"))
     else:
-        found = (f"-L{folder}", "-Wl,--no-as-needed", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN")
-        link_executable(own, [], folder / TRAINER, target, (*flags, *found))
+        loader = ("-Wl,--no-as-needed", "-ldl")  # named before the sources that use it
+        link_executable(trainer_sources(), [], folder / TRAINER, target, (*flags, *loader))
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:

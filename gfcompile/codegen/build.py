@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from gfcompile.errors import ContractError
 PIPELINE = "gf_bare"
 CPU_DEVICE = 1
 DEVICE_CALL = 1  # a calling convention that MakePackedAPI leaves alone
+_INTEGERS_BY_MASK = re.compile(r"call void @llvm\.masked\.store\.v\d+i\d+\..*, <\d+ x i1> <([^>]*)>\)")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,24 @@ class KernelBuilder:
 def compile_kernel(scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, path: Path, noalias: bool) -> None:
     """The object at `path` defines the C function `symbol`; `noalias` promises that no operand lies on another."""
     module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
-    write_object(tirx.build(module, target, pipeline=PIPELINE), path)
+    built = tirx.build(module, target, pipeline=PIPELINE)
+    if stores_one_lane(built.inspect_source("ll")):
+        built = tirx.build(module, _without_loop_vectors(target), pipeline=PIPELINE)
+    write_object(built, path)
+
+
+def stores_one_lane(ir: str) -> bool:
+    """Whether LLVM IR stores one lane of a vector of integers, known in advance, and leaves the others in memory.
+
+    LLVM 22.1.0 gets this wrong for AVX-512 (llvm/llvm-project#179489): where the integers were narrowed just before,
+    it stores the lane as wide as it was, up to 7 bytes past its place. Masks of several lanes are right.
+    """
+    return any(mask.count("true") == 1 for mask in _INTEGERS_BY_MASK.findall(ir))
+
+
+def _without_loop_vectors(target: tvm.target.Target) -> tvm.target.Target:
+    """LLVM's loop vectoriser alone makes masked stores: of the end of a short row. A schedule's own vectors stay."""
+    return tvm.target.Target({**target.export(), "cl-opt": ["-vectorize-loops:bool=false"]})
 
 
 def write_object(module: tvm.runtime.Module, path: Path) -> None:

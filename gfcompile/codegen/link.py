@@ -22,7 +22,9 @@ RUNTIME = Path(__file__).parent.parent / "runtime"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 LINKING = ("-Wl,--no-undefined", "-Wl,-z,noexecstack")
 _LINKER_FLAGS = ("-Wl,", "-L", "-l", "-shared")
-_KNOWN_FLAGS = {"-DGF_FEATURES", "-g"}
+_KNOWN_FLAGS = {"-DGF_FEATURES", "-DGF_STATIC", "-g"}
+# What gf-train looks at the library's file with, before it is loaded.
+TRAINER_SHARES = ("gf_json.c", "gf_manifest.c", "gf_sha256.c")
 # The runtime's C is in every library, but for what only one kind of machine has.
 ONLY = {"gf_device_cpu.c": "cpu", "gf_device_cuda.c": "cuda"}
 ZIG = "ziglang"  # the package on PyPI: a C compiler for every machine, with every version of glibc
@@ -33,6 +35,16 @@ LIBCS = ("glibc", "musl")
 def runtime_sources(kind: str) -> list[Path]:
     """The runtime's C for one kind of target."""
     return [path for path in sorted(RUNTIME.glob("*.c")) if ONLY.get(path.name, kind) == kind]
+
+
+def trainer_sources() -> list[Path]:
+    """The C of a gf-train that loads its library."""
+    return [*trainer_program(), *(RUNTIME / name for name in TRAINER_SHARES)]
+
+
+def trainer_program() -> list[Path]:
+    """The C of gf-train alone."""
+    return sorted((RUNTIME / "train").glob("*.c"))
 
 
 def choose_linker(target: Target, linker: str | None, libc: str | None = None) -> Target:
@@ -149,4 +161,4 @@ def _compiler(target: Target, static: bool) -> list[str]:
         return list(target.link)
     libc = "musl" if static else f"gnu.{target.glibc}" if target.glibc else "gnu"
     machine = ["-target", f"{target.architecture}-linux-{libc}", *(["-static"] if static else [])]
-    return [sys.executable, "-m", ZIG, *target.link[1:], *machine]
+    return [sys.executable, "-P", "-m", ZIG, *target.link[1:], *machine]

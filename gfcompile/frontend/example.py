@@ -1,5 +1,6 @@
 """The example batch a model is traced with: its shape from the user, the file, or the first convolution."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.load import LoadedModel
 
 GUESSED_BATCH, GUESSED_SIZE = 8, 224
+LARGEST = 1 << 28  # values of an input that only the file asks for: a gigabyte
 
 
 def example_input(
@@ -36,6 +38,8 @@ def example_input(
         source = f"a guess (channels of '{layer}', {guessed}); set it with --input NxCxHxW"
     else:
         raise UserError(f"{loaded.origin}: does not say the shape of its input; give it, as in --input 8x3x224x224")
+    if shape is None and math.prod(sizes) > LARGEST:
+        raise UserError(f"{loaded.origin}: wants an input of {_by_x(sizes)}, which is too large; give one with --input")
     if batch is not None:
         if batch < 1:
             raise UserError(f"--batch: '{batch}' is not a batch size; use 1 or more")
@@ -89,7 +93,7 @@ def _accepts(module: nn.Module, sizes: tuple[int, ...]) -> bool:
 def _first_conv(module: nn.Module) -> tuple[str, int] | None:
     """Name and input channels of the first 2-D convolution; an exported program has them as nodes, not as modules."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and type(layer.in_channels) is int and layer.in_channels > 0:
             return name or type(layer).__name__, layer.in_channels
     if isinstance(module, torch.fx.GraphModule):
         for node in module.graph.nodes:

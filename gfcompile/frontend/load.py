@@ -1,26 +1,21 @@
 """Read a model: `.pt2`, `.onnx`, `.pt`/`.pth`, `package.module:factory`, or an nn.Module at hand."""
 
-import importlib
-import importlib.util
 import itertools
 import keyword
 import re
-import sys
-import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from gfcompile.errors import UserError
-from gfcompile.frontend.foreign import one_line
-from gfcompile.frontend.pt2 import load_archive
-from gfcompile.frontend.unpickle import unpickle_module
+from gfcompile.frontend.exported.load import load_archive
+from gfcompile.frontend.foreign import one_line, shortened
+from gfcompile.frontend.imports import UserCode, import_attribute, importable, read_imports
+from gfcompile.frontend.pickled.load import unpickle_module
 from gfcompile.onnx_in.load import load_onnx
 
 
@@ -39,25 +34,18 @@ class LoadedModel:
 def load_model(
     spec: str, *, weights: str | None = None, trust: bool = False, imports: Sequence[str] = ()
 ) -> LoadedModel:
-    """Load `spec`, then the safetensors file `weights` into it; `imports` are Python files that define its classes."""
-    user_files = [_import_file(path) for path in imports]
+    """Load `spec`, then the safetensors file `weights` into it; `imports` name the files or packages of its classes."""
+    code = read_imports(imports)
     suffix = Path(spec).suffix.lower()
     if suffix == ".safetensors":
         raise UserError(f"{spec}: '.safetensors' holds weights only; use package.module:factory --weights {spec}")
     if suffix in (".pt", ".pth", ".pt2", ".onnx"):
         if not Path(spec).is_file():
             raise UserError(f"{spec}: no such file; check the path")
-        name = _identifier(Path(spec).stem)
-        if suffix == ".pt2":
-            module, example_shape = load_archive(spec, trust)
-            loaded = LoadedModel(module, origin=spec, name=name, example_shape=example_shape, fixed_mode=True)
-        elif suffix == ".onnx":
-            onnx = load_onnx(spec)
-            loaded = LoadedModel(
-                onnx.module, origin=spec, name=name, example_shape=onnx.example_shape, onnx_skeleton=onnx.skeleton
-            )
-        else:
-            loaded = LoadedModel(unpickle_module(spec, trust, user_files), origin=spec, name=name)
+        try:
+            loaded = _read_file(spec, suffix, trust, code)
+        except UserError as error:
+            raise UserError(shortened(str(error))) from error
     elif ":" in spec:
         loaded = _call_factory(spec)
     else:
@@ -70,30 +58,25 @@ def load_model(
     return loaded
 
 
+def _read_file(path: str, suffix: str, trust: bool, code: UserCode) -> LoadedModel:
+    name = _identifier(Path(path).stem)
+    if suffix == ".pt2":
+        module, example_shape = load_archive(path, trust)
+        return LoadedModel(module, origin=path, name=name, example_shape=example_shape, fixed_mode=True)
+    if suffix == ".onnx":
+        onnx = load_onnx(path)
+        return LoadedModel(
+            onnx.module, origin=path, name=name, example_shape=onnx.example_shape, onnx_skeleton=onnx.skeleton
+        )
+    return LoadedModel(unpickle_module(path, trust, code), origin=path, name=name)
+
+
 def from_module(module: nn.Module) -> LoadedModel:
     """Wrap a module the caller built."""
     class_name = type(module).__name__
     loaded = LoadedModel(module, origin=class_name, name=_identifier(class_name.lower()))
     _check_initialized(loaded)
     return loaded
-
-
-def import_attribute(spec: str, what: str) -> Any:
-    """The object `package.module:attribute` names; the working directory is searched first; `what` begins an error."""
-    module_name, _, attribute = spec.partition(":")
-    if not module_name or not attribute:
-        raise UserError(f"{what}: '{spec}' is not of the form package.module:name; write both parts")
-    with _importable(Path.cwd()):
-        try:
-            module = importlib.import_module(module_name)
-        except Exception as error:  # another's code runs here and may raise anything
-            raise UserError(
-                f"{what}: cannot import '{module_name}' ({one_line(error)});"
-                " run from the folder that holds it, or install it"
-            ) from error
-    if not hasattr(module, attribute):
-        raise UserError(f"{what}: module '{module_name}' has no '{attribute}'; check the name after the colon")
-    return getattr(module, attribute)
 
 
 # ---- package.module:factory and --weights
@@ -105,7 +88,7 @@ def _call_factory(spec: str) -> LoadedModel:
         raise UserError(
             f"model: '{spec}' is a {type(factory).__name__}, not callable; name a function that returns a module"
         )
-    with _importable(Path.cwd()):
+    with importable(Path.cwd()):
         try:
             module = factory()
         except TypeError as error:
@@ -113,6 +96,8 @@ def _call_factory(spec: str) -> LoadedModel:
                 f"model: '{spec}' cannot be called without arguments ({one_line(error)});"
                 " name a function that needs none"
             ) from error
+        except Exception as error:  # the user's code may raise anything
+            raise UserError(f"model: '{spec}' fails when it is called ({one_line(error)}); mend it") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"model: '{spec}' returned a '{type(module).__name__}'; it must return a torch.nn.Module")
     return LoadedModel(module, origin=spec, name=_identifier(spec.partition(":")[2]))
@@ -156,34 +141,6 @@ def _check_initialized(loaded: LoadedModel) -> None:
             raise UserError(
                 f"{loaded.origin}: '{name}' has no shape yet; run the model once before it is compiled or saved"
             )
-
-
-def _import_file(path: str) -> types.ModuleType:
-    """Run a Python file as a module of its own, its folder importable meanwhile."""
-    if not Path(path).is_file():
-        raise UserError(f"--import: no such file '{path}'; check the path")
-    name = f"gfcompile_import_{_identifier(Path(path).stem)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"--import: '{path}' is not a Python file; give the .py file that defines the model's classes")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses in the file look their module up
-    with _importable(Path(path).resolve().parent):
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:  # the user's code may raise anything
-            del sys.modules[name]
-            raise UserError(f"--import: '{path}' fails when it is run ({one_line(error)}); mend the file") from error
-    return module
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 def _identifier(text: str) -> str:

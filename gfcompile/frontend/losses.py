@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from gfcompile.errors import UserError
 from gfcompile.frontend.foreign import one_line
-from gfcompile.frontend.load import import_attribute
+from gfcompile.frontend.imports import import_attribute
 from gfcompile.settings import split_settings
 
 Apply = Callable[[Any, Tensor, Tensor], Tensor]
@@ -78,9 +78,18 @@ def resolve_loss(spec: Any) -> Loss:
             raise _unknown(spec)
         function = import_attribute(spec, "loss")
         if isinstance(function, type) and issubclass(function, nn.Module):
-            function = function()  # torch.nn:SmoothL1Loss
+            function = _made_without_arguments(function, spec)  # torch.nn:SmoothL1Loss
         return _from_object(function, spec)
     return _from_object(spec, getattr(spec, "__name__", type(spec).__name__))
+
+
+def _made_without_arguments(kind: type[nn.Module], spec: str) -> nn.Module:
+    try:
+        return kind()
+    except TypeError as error:
+        raise UserError(
+            f"loss: '{spec}' cannot be made without arguments ({one_line(error)}); name a function of (output, target)"
+        ) from error
 
 
 def _unknown(name: str) -> UserError:
@@ -97,7 +106,15 @@ def _from_object(function: Any, name: str) -> Loss:
         raise UserError(f"loss: '{name}' is not callable; give a function of (output, target) that returns a scalar")
 
     def apply(output: Any, target: Tensor, sample_weight: Tensor) -> Tensor:
-        value = function(output, target)
+        try:
+            value = function(output, target)
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise UserError(
+                f"loss: '{name}' fails on (output, target) ({one_line(error)}); give a function of both that returns a"
+                " scalar tensor"
+            ) from error
         if not isinstance(value, Tensor) or value.dim() != 0:
             got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"loss: '{name}' returned '{got}'; it must return a scalar tensor, such as losses.mean()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.export.graph_signature import OutputKind
 
 from gfcompile.geometry import ConvGeometry
 from gfcompile.plan import Layer
+from gfcompile.walks import nodes_above
 from gfcompile.weights import find_weights, module_of, parameters_of
 
 aten = torch.ops.aten
@@ -110,14 +112,8 @@ def _used_nodes(program: ExportedProgram, read_output: int | None) -> set[fx.Nod
     specs = program.graph_signature.output_specs
     results = program.graph.output_node().args[0]
     outputs = [node for spec, node in zip(specs, results, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
-    queue = [node for node in (outputs if read_output is None else [outputs[read_output]]) if isinstance(node, fx.Node)]
-    used = set(queue)
-    while queue:
-        for arg in queue.pop().all_input_nodes:
-            if arg not in used:
-                used.add(arg)
-                queue.append(arg)
-    return used
+    read = outputs if read_output is None else [outputs[read_output]]
+    return set(nodes_above(node for node in read if isinstance(node, fx.Node)))
 
 
 class _Reader:
@@ -195,24 +191,27 @@ def _conv_above(node: fx.Node) -> fx.Node | None:
 def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:
     """Fewest convolutions on a way from `conv`'s fork to `start` past `conv`, no resampling between; 0 for no way."""
     forks = _values_above(conv)
-    best: dict[fx.Node, int] = {start: 0}
-    stack = [start]
-    while stack:
-        node = stack.pop()
+    first = min(forks)  # in the graph's order: no way leads from what lies above it
+    waiting = deque([(0, start)])  # the fewest convolutions first, so that every node is left once
+    seen: set[fx.Node] = set()
+    while waiting:
+        fewest, node = waiting.popleft()
+        if node in forks:
+            return fewest
         if (
-            node in forks
+            node in seen
+            or node < first
             or node is conv
             or node.op != "call_function"
             or any(word in str(node.target) for word in RESAMPLERS)
         ):
             continue
-        cost = best[node] + (node.target is CONVOLUTION)
-        inputs = node.all_input_nodes[:1] if node.target is CONVOLUTION else node.all_input_nodes
-        for arg in inputs:
-            if cost < best.get(arg, 1 << 30):
-                best[arg] = cost
-                stack.append(arg)
-    return min((best[fork] for fork in forks if fork in best), default=0)
+        seen.add(node)
+        if node.target is CONVOLUTION:
+            waiting.append((fewest + 1, node.all_input_nodes[0]))
+        else:
+            waiting.extendleft((fewest, arg) for arg in node.all_input_nodes)
+    return 0
 
 
 def _values_above(conv: fx.Node) -> set[fx.Node]:

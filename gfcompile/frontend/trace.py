@@ -54,7 +54,10 @@ def working_copy(module: nn.Module) -> nn.Module:
     odd = {str(p.dtype) for p in module.parameters() if p.dtype != torch.float32}
     if odd:
         raise UserError(f"model: parameters of type {', '.join(sorted(odd))}; convert it first with model.float()")
-    duplicate = copy.deepcopy(module).cpu()
+    try:
+        duplicate = copy.deepcopy(module).cpu()
+    except RecursionError as error:
+        raise UserError("model: its modules are nested too deeply to be copied; build it with fewer levels") from error
     return duplicate.eval() if not isinstance(duplicate, torch.fx.GraphModule) else duplicate
 
 

@@ -21,6 +21,7 @@ from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words
 from gfcompile.report.quality_picture import Panel, draw_quality
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import by_x
+from gfcompile.runtime.tensorfile import write_atomically
 
 EDGES = (1, 2, 4, 7)
 
@@ -54,8 +55,8 @@ class Quality:
         """quality.json and quality.svg."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "quality.json").write_text(json.dumps(self.as_data(), indent=1) + "\n", encoding="utf-8")
-            (folder / "quality.svg").write_text(self.picture(), encoding="utf-8")
+            write_atomically(folder / "quality.json", [(json.dumps(self.as_data(), indent=1) + "\n").encode()])
+            write_atomically(folder / "quality.svg", [self.picture().encode()])
         except OSError as error:
             raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --out") from error
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
@@ -23,20 +22,29 @@ class Names:
     def __init__(self) -> None:
         self._weights: set[str] = set()
         self._modules: set[str] = set()
+        self._numbers: dict[str, int] = {}  # where to go on looking
 
     def take_module(self, path: str) -> str:
         """The path, or with a number after it, for a module that is nowhere yet."""
-        free = next(option for option in _numbered(path) if self._is_free(option))
+        free = next(option for option in self._numbered(path) if self._is_free(option))
         self._modules.update(_with_parents(free))
         return free
 
     def take_weights(self, module: str, leaves: Iterable[str]) -> str:
         """The module's path, or with a number after it, where all these weights are free."""
         wanted = list(leaves)
-        free = next(m for m in _numbered(module) if all(self._is_free(f"{m}.{leaf}") for leaf in wanted))
+        free = next(m for m in self._numbered(module) if all(self._is_free(f"{m}.{leaf}") for leaf in wanted))
         self._modules.update(_with_parents(free))
         self._weights.update(f"{free}.{leaf}" for leaf in wanted)
         return free
+
+    def _numbered(self, path: str) -> Iterator[str]:
+        """The path, then with the numbers that were not refused before."""
+        yield path
+        while True:
+            number = self._numbers.get(path, 2)
+            yield f"{path}_{number}"
+            self._numbers[path] = number + 1
 
     def _is_free(self, path: str) -> bool:
         return path not in self._modules and not self._weights.intersection(_with_parents(path))
@@ -94,10 +102,6 @@ def _owner(use: Use, producers: Mapping[str, Node]) -> Node:
 def _distinct(leaves: list[str]) -> list[str]:
     """A number after a leaf that came before, such as both operands of one MatMul."""
     return [leaf if leaf not in leaves[:i] else f"{leaf}_{i}" for i, leaf in enumerate(leaves)]
-
-
-def _numbered(path: str) -> Iterable[str]:
-    return itertools.chain([path], (f"{path}_{number}" for number in itertools.count(2)))
 
 
 def _with_parents(path: str) -> list[str]:

@@ -11,7 +11,7 @@ biases of fresh batch norms: as one tensor they could only be trained together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -20,9 +20,11 @@ import onnx.inliner
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from gfcompile.errors import UserError
-from gfcompile.frontend.foreign import one_line
+from gfcompile.frontend.foreign import MalformedError, one_line
 
 OLDEST_OPSET = 7
+_MOST_NODES, _DEEPEST_FUNCTIONS = 200_000, 100
+_SPARE_BYTES = 1 << 26
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
 
@@ -37,6 +39,7 @@ def read_model(path: str) -> ModelProto:
             f"{path}: is written in opset {opset_of(model)}; export it again with opset {OLDEST_OPSET} or later"
         )
     if model.functions:
+        _check_inlined(model, path)
         model = onnx.inliner.inline_local_functions(model)
     for graph in graphs_in(model.graph):
         _hoist_constants(graph)
@@ -63,8 +66,40 @@ def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from graphs_in(attribute.g)
 
 
+def _check_inlined(model: ModelProto, path: str) -> None:
+    """Functions of functions may stand for more nodes than there is memory; count before they are written out."""
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Iterable[NodeProto]) -> int:
+        return sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
+
+    for _ in range(_DEEPEST_FUNCTIONS):
+        before = dict(sizes)
+        sizes = {name: min(count(nodes), _MOST_NODES + 1) for name, nodes in bodies.items()}
+        if sizes == before:
+            break
+    if sizes != before or count(model.graph.node) > _MOST_NODES:
+        raise UserError(f"{path}: its functions stand for more than {_MOST_NODES} nodes; export it without functions")
+
+
+def _check_external(model: ModelProto, path: str) -> None:
+    """Many tensors may refer to the same bytes; together they may not ask for much more than there are."""
+    folder = Path(path).resolve().parent
+    wanted, files = 0, set()
+    for tensor in (tensor for graph in graphs_in(model.graph) for tensor in graph.initializer):
+        words = {entry.key: entry.value for entry in tensor.external_data}
+        if words:
+            files.add(words.get("location", ""))
+            wanted += int(words.get("length", 0))
+    room = sum((folder / file).stat().st_size for file in files if (folder / file).is_file())
+    if wanted > 2 * room + _SPARE_BYTES or Path(path).name in files:
+        raise UserError(f"{path}: refers to more weights than its files hold; export it again")
+
+
 def _load_external_data(model: ModelProto, path: str) -> None:
     try:
+        _check_external(model, path)
         onnx.external_data_helper.load_external_data_for_model(model, str(Path(path).resolve().parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         locations = {
@@ -112,8 +147,12 @@ def _separate_copies(graph: GraphProto) -> None:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     results = {output.name for output in graph.output}
     kept = []
+    room = _SPARE_BYTES + sum(tensor.ByteSize() for tensor in tensors.values())
     for node in graph.node:
         if qualified_op(node) == "Identity" and node.input[0] in tensors and node.output[0] not in results:
+            room -= tensors[node.input[0]].ByteSize()
+            if room < 0:
+                raise MalformedError("its copies of constants are larger than what they are copies of")
             copy = graph.initializer.add()
             copy.CopyFrom(tensors[node.input[0]])
             copy.name = node.output[0]

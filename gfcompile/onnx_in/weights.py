@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from gfcompile.errors import UserError
 from gfcompile.onnx_in.graph import Block, Graph, Node, all_nodes
+from gfcompile.onnx_in.host import ARITHMETIC
 from gfcompile.onnx_in.operators import TABLE
 
 SIZES = ("Shape", "Size")  # what they give is known whatever they read
@@ -117,7 +117,7 @@ def check_operators(graph: Graph, path: str) -> None:
     unknown: dict[str, list[str]] = {}
     for node in all_nodes(graph.body):
         is_known = node.op in TABLE or node.op in (*SIZES, *_CONTROL)
-        is_constant = node.inputs and not traced.intersection(node.inputs) and onnx.defs.has(node.op)
+        is_constant = node.inputs and not traced.intersection(node.inputs) and node.op in ARITHMETIC
         if not is_known and not is_constant:
             unknown.setdefault(node.op, []).append(node.name)
     if unknown:

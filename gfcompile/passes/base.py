@@ -30,6 +30,11 @@ class Pass(ABC):
     def rewrite(self, step: Step, site: fx.Node) -> None:
         """Change one site in place."""
 
+    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
+        """Change every site. A pass whose rewrites share an analysis of the whole graph makes it here, once."""
+        for site in sites:
+            self.rewrite(step, site)
+
     def describe(self, site: fx.Node) -> str:
         """How the log names a site."""
         return site.name
@@ -40,8 +45,7 @@ class Pass(ABC):
         found = list(self.find(step))
         sites = [item for item in found if isinstance(item, fx.Node)]
         names = [self.describe(site) for site in sites]
-        for site in sites:
-            self.rewrite(step, site)
+        self.rewrite_all(step, sites)
         step.log.append(
             Event(self.name, names, [item for item in found if isinstance(item, Refusal)], time.perf_counter() - start)
         )

@@ -37,13 +37,18 @@ class Crossing:
 
     def is_kept(self, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node] = frozenset()) -> bool:
         """Whether a forward value must live on behind the loss, statistics and what is in `dying` aside."""
-        return any(self._keeps(user, node, dying) for user in node.users)
-
-    def _keeps(self, user: fx.Node, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node]) -> bool:
-        if user in self.gradients:
-            return not _needs_only_the_shape(user, node)
-        is_forward_work = user in self.forward_work and user.target not in STATISTICS and user not in dying
-        return is_forward_work and self.is_kept(user, dying)
+        seen, waiting = {node}, [node]
+        while waiting:
+            value = waiting.pop()
+            for user in value.users:
+                if user in self.gradients:
+                    if not _needs_only_the_shape(user, value):
+                        return True
+                elif user in self.forward_work and user not in seen:
+                    seen.add(user)
+                    if user.target not in STATISTICS and user not in dying:
+                        waiting.append(user)
+        return False
 
     def is_behind(self, node: fx.Node) -> bool:
         """Whether it runs after the loss."""
@@ -63,11 +68,15 @@ class Crossing:
     def sources(self, node: fx.Node) -> list[fx.Node]:
         """The values computed before the loss from which forward work is made."""
         found: dict[fx.Node, None] = {}
-        for arg in node.all_input_nodes:
-            if arg in self.forward_work:
-                found.update(dict.fromkeys(self.sources(arg)))
-            elif arg.op == "call_function":
-                found[arg] = None
+        seen, waiting = set[fx.Node](), [*reversed(node.all_input_nodes)]
+        while waiting:
+            arg = waiting.pop()
+            if arg not in self.forward_work:
+                if arg.op == "call_function":
+                    found[arg] = None
+            elif arg not in seen:
+                seen.add(arg)
+                waiting += reversed(arg.all_input_nodes)
         return list(found)
 
 

@@ -79,9 +79,14 @@ def _drawn_mix(graph: fx.Graph, mix: fx.Node, channels: fx.Node, draw: Draw, sha
 
 def _take(graph: fx.Graph, value: fx.Node, channels: fx.Node) -> fx.Node:
     """The drawn channels of x_tilde: those of x, summed."""
-    if value.target in (aten.mul.Scalar, gf.patch_sum.default):
-        return emit(graph, value.target, _take(graph, value.args[0], channels), *value.args[1:])
-    return emit(graph, gf.take_channels.default, value, channels, 1, 1)
+    passed = []
+    while value.target in (aten.mul.Scalar, gf.patch_sum.default):
+        passed.append(value)
+        value = value.args[0]
+    taken = emit(graph, gf.take_channels.default, value, channels, 1, 1)
+    for each in reversed(passed):
+        taken = emit(graph, each.target, taken, *each.args[1:])
+    return taken
 
 
 def _drawn_backward(graph: fx.Graph, backward: fx.Node, channels: fx.Node, weight: fx.Node, groups: int) -> fx.Node:

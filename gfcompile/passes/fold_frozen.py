@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from gfcompile.passes.base import Found, Pass, emit, fake_like
 from gfcompile.step import Role, Step, Value
+from gfcompile.walks import nodes_above
 from gfcompile.weights import parameters_of
 
 aten = torch.ops.aten
@@ -73,19 +74,15 @@ def frozen_nodes(step: Step) -> set[fx.Node]:
 def evaluate(step: Step, node: fx.Node) -> Tensor:
     """Run the frozen expression above `node` in float64, and round the result to the node's own type."""
     known: dict[fx.Node, Any] = {}
-
-    def value_of(arg: fx.Node) -> Any:
-        if arg not in known:
+    doors = dict(zip(step.placeholders(), step.inputs, strict=True))
+    with torch.no_grad():
+        for arg in sorted(nodes_above([node])):  # in the graph's order: operands first
             if arg.op == "placeholder":
-                tensor = step.tensors[step.inputs[step.placeholders().index(arg)].name]
+                tensor = step.tensors[doors[arg].name]
                 known[arg] = tensor.double() if tensor.is_floating_point() else tensor
             else:
-                args, kwargs = fx.map_arg((arg.args, arg.kwargs), value_of)
+                args, kwargs = fx.map_arg((arg.args, arg.kwargs), known.__getitem__)
                 if kwargs.get("dtype") is torch.float32:
                     kwargs = {**kwargs, "dtype": torch.float64}
                 known[arg] = arg.target(*args, **kwargs)
-        return known[arg]
-
-    with torch.no_grad():
-        result = value_of(node)
-    return result.to(node.meta["val"].dtype).contiguous()
+    return known[node].to(node.meta["val"].dtype).contiguous()

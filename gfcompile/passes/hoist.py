@@ -36,53 +36,59 @@ class Hoist(Pass):
                     yield node
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
-        graph, crossing = step.body.graph, Crossing(step)
-        moved = _Move(graph, crossing).copy(site)
-        for user in [user for user in site.users if user.target is SCALE and user in crossing.forward_work]:
-            user.replace_input_with(site, moved)
-            moved.append(user)
-        site.replace_all_uses_with(moved)
-        _erase_unread(graph, site)
+        _hoist(step, Crossing(step), site)
+
+    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
+        crossing = Crossing(step)
+        for site in sites:
+            _hoist(step, crossing, site)
+
+
+def _hoist(step: Step, crossing: Crossing, site: fx.Node) -> None:
+    """Move one statistic; `crossing` is kept up to date."""
+    graph = step.body.graph
+    moved = _Move(step, crossing).copy(site)
+    for user in [user for user in site.users if user.target is SCALE and user in crossing.forward_work]:
+        user.replace_input_with(site, moved)
+        moved.append(user)
+        del crossing.forward_work[user]
+    site.replace_all_uses_with(moved)
+    _erase_unread(graph, site)
 
 
 class _Move:
     """Copies of forward work before the loss, each behind its last operand; what is there already is used again."""
 
-    def __init__(self, graph: fx.Graph, crossing: Crossing) -> None:
-        self.graph, self.crossing = graph, crossing
+    def __init__(self, step: Step, crossing: Crossing) -> None:
+        self.step, self.graph, self.crossing = step, step.body.graph, crossing
         self.done: dict[fx.Node, fx.Node] = {}
 
     def copy(self, node: fx.Node) -> fx.Node:
-        if node not in self.crossing.forward_work:
-            return node
-        if node not in self.done:
-            for arg in node.all_input_nodes:
-                self.done[arg] = self.copy(arg)
-            self.done[node] = self._known(node) or self._new(node)
+        waiting = [node]
+        while waiting:
+            top = waiting[-1]
+            is_work = top in self.crossing.forward_work
+            missing = next((arg for arg in top.all_input_nodes if arg not in self.done), None) if is_work else None
+            if missing is not None:
+                waiting.append(missing)  # operands first
+                continue
+            self.done[top] = (self._known(top) or self._new(top)) if is_work else top
+            waiting.pop()
         return self.done[node]
 
     def _known(self, node: fx.Node) -> fx.Node | None:
         """An equal node before the loss."""
         wanted = fx.map_arg((node.args, node.kwargs), self.done.__getitem__)
-        for other in self.graph.find_nodes(op="call_function", target=node.target):
-            if (other.args, other.kwargs) == wanted and not self.crossing.is_behind(other):
-                return other
-        return None
+        operands = node.all_input_nodes
+        others = self.done[operands[0]].users if operands else self.graph.find_nodes(op=node.op, target=node.target)
+        equal = [each for each in others if each.target is node.target and (each.args, each.kwargs) == wanted]
+        return min((each for each in equal if not self.crossing.is_behind(each)), default=None)
 
     def _new(self, node: fx.Node) -> fx.Node:
         operands = [self.done[arg] for arg in node.all_input_nodes]
-        with self.graph.inserting_after(_place(operands, self.graph)):
+        last = max([*operands, self.step.placeholders()[-1]])  # in the graph's order
+        with self.graph.inserting_after(last):
             return self.graph.node_copy(node, self.done.__getitem__)
-
-
-def _place(args: list[fx.Node], graph: fx.Graph) -> fx.Node:
-    """The last node that must come before: the latest operand, or the last placeholder."""
-    wanted = set(args)
-    last = next(iter(graph.nodes))
-    for node in graph.nodes:
-        if node in wanted or node.op == "placeholder":
-            last = node
-    return last
 
 
 def _erase_unread(graph: fx.Graph, node: fx.Node) -> None:

@@ -39,10 +39,15 @@ class PackMasks(Pass):
                     yield from counts
 
     def rewrite(self, step: Step, site: fx.Node) -> None:
-        if site.target is COUNT:
-            self._count_bits(step.body.graph, site)
-        else:
-            self._read_bits(step, site)
+        self.rewrite_all(step, [site])
+
+    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
+        crossing = Crossing(step)  # what is new depends on no gradient, so it holds for all sites
+        for site in sites:
+            if site.target is COUNT:
+                self._count_bits(step.body.graph, site)
+            else:
+                self._read_bits(step.body.graph, crossing, site)
 
     def _count_bits(self, graph: fx.Graph, count: fx.Node) -> None:
         masks, wanted, rows, cols = count.args
@@ -52,8 +57,7 @@ class PackMasks(Pass):
         count.replace_all_uses_with(packed)
         graph.erase_node(count)
 
-    def _read_bits(self, step: Step, mask: fx.Node) -> None:
-        graph, crossing = step.body.graph, Crossing(step)
+    def _read_bits(self, graph: fx.Graph, crossing: Crossing, mask: fx.Node) -> None:
         readers = [user for user in mask.users if user in crossing.gradients]
         with graph.inserting_after(mask):
             bits = _packed(graph, mask)

@@ -18,7 +18,8 @@ from gfcompile.geometry import ConvGeometry, why_reference_refuses
 from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, emit
 from gfcompile.step import STATE, Refusal, Role, Step
-from gfcompile.weights import find_weights, module_of, parameters_of
+from gfcompile.walks import nodes_above
+from gfcompile.weights import module_of, parameters_of
 
 TRANSPOSED = 7  # the argument of convolution_backward that says so
 BACKWARD = torch.ops.aten.convolution_backward.default
@@ -31,8 +32,8 @@ def layer_of(step: Step, weight: Any) -> str | None:
     if weight.target is gf.take_weights.default:
         weight = weight.args[0]
     values = dict(zip(step.placeholders(), step.inputs, strict=True))
-    constants = [node for node, value in values.items() if value.role in STATE or value.role is Role.CONSTANT]
-    if weight not in constants and weight not in find_weights(step.body.graph, constants):
+    doors = [values[node] for node in nodes_above([weight]) if node.op == "placeholder"]
+    if any(value.role not in STATE and value.role is not Role.CONSTANT for value in doors):
         return None
     names = parameters_of(weight, lambda node: values[node].name if values[node].role is Role.PARAMETER else None)
     return module_of(names[0]) if names else None

@@ -21,6 +21,7 @@ from gfcompile.report.memory_picture import Curve, draw_memory
 from gfcompile.report.page import LABELS, render_page
 from gfcompile.report.sparse import make_sparse
 from gfcompile.report.tuning import make_tuning
+from gfcompile.runtime.tensorfile import write_atomically
 
 if TYPE_CHECKING:
     from gfcompile.codegen.cuda.ptxas import Usage
@@ -120,16 +121,16 @@ def write_report(analysis: Analysis, folder: Path, usages: Sequence[Usage] = ())
     gpu = analysis.scheduler.target.gpu
     if gpu is not None and usages:
         report["gpu"] = make_gpu(gpu.arch, usages)
-    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / "report.json", [(json.dumps(report, indent=1) + "\n").encode()])
     planned = analysis.programs["train"]
     picture = draw_arena(_boxes(planned.program, planned.placement.offsets), len(planned.program.calls), "train")
-    (folder / "arena.svg").write_text(picture, encoding="utf-8")
+    write_atomically(folder / "arena.svg", [picture.encode()])
     curves = {
         LABELS[name]: Curve(live_bytes(variant), variant.program.loss_call())
         for name, variant in variants(analysis).items()
     }
-    (folder / "memory.svg").write_text(draw_memory(curves), encoding="utf-8")
-    (folder / "report.md").write_text(render_page(report, ("memory.svg", "arena.svg")), encoding="utf-8")
+    write_atomically(folder / "memory.svg", [draw_memory(curves).encode()])
+    write_atomically(folder / "report.md", [render_page(report, ("memory.svg", "arena.svg")).encode()])
 
 
 def _layer(

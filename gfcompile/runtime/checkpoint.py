@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import generations, tensorfile
 from .errors import StepError
 from .state import fits
@@ -24,6 +26,7 @@ FORMAT = "gfcompile-checkpoint-2"
 DRAWS = "seed {} steps {} epoch {}"
 ROLES = ("parameter", "optimizer", "buffer")
 _LONGEST_NOTE = 255  # bytes: the C interface has an array for it
+_MOST_STEPS = 2**53  # nobody gets there, and the library counts on in 64 bits
 _known: dict[Path, tuple[int, ...]] = {}  # files that this process wrote or found whole: not read again before a save
 
 
@@ -73,9 +76,13 @@ def save(
     place = Path(path)
     try:
         generations.replace(place, tensorfile.seal(tensors, metadata), _is_whole)
-    except BlockingIOError as error:
+    except generations.BusyError as error:
+        who = "another process is writing" if error.holder is None else f"process {error.holder} is training with"
+        raise StepError(f"save_checkpoint: '{place}': {who} it; give each its own checkpoint") from error
+    except generations.ObstructedError as error:
         raise StepError(
-            f"save_checkpoint: '{place}': another process is writing it; give each its own checkpoint"
+            f"save_checkpoint: '{error.filename}' is in the way of a checkpoint and cannot be removed:"
+            f" {error.strerror}; remove it"
         ) from error
     except OSError as error:
         raise StepError(
@@ -83,6 +90,30 @@ def save(
             " an older checkpoint there is untouched; choose another place"
         ) from error
     _known[place.absolute()] = _identity(place)
+
+
+def check_finite(tensors: Mapping[str, Array], steps: int, last_loss: float) -> None:
+    """Refuse a state, under "role/name", that is not worth keeping: gf_finite.c."""
+    bad = next((name for name, value in tensors.items() if not is_finite(value)), None)
+    if bad is None and math.isfinite(last_loss):
+        return
+    what = f"the loss of step {steps} is not finite"
+    if bad is not None:
+        role, _, name = bad.partition("/")
+        what = f"{'optimizer state' if role == 'optimizer' else role} '{name}' is not finite after step {steps}"
+    raise StepError(
+        f"save_checkpoint: training diverged: {what};"
+        " nothing was written; load the last checkpoint and train with a smaller lr"
+    )
+
+
+def is_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def is_rate(lr: float) -> bool:
+    """Can a step take it? Its kernels read float32."""
+    return 0 <= lr <= float(np.finfo(np.float32).max)
 
 
 def load(path: str | os.PathLike[str], manifest: dict[str, Any]) -> Checkpoint:
@@ -135,7 +166,9 @@ def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:
         steps, lr = int(words["steps"]), float(words["lr"])
     except (KeyError, ValueError) as error:
         raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy") from error
-    if steps < 0 or not math.isfinite(lr):
+    if steps < 0 or not is_rate(lr):
+        raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
+    if steps > _MOST_STEPS:
         raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
     _known[path.absolute()] = _identity(path)
     progress = Progress(steps, lr, words.get("note", ""), _read_draws(where, words.get("draws")))
@@ -149,6 +182,8 @@ def _read_draws(where: str, text: str | None) -> tuple[int, int, int] | None:
     if found is None:
         raise _DamagedError(f"{where}: its draws are damaged; use another copy")
     seed, steps, epoch = map(int, found.groups())
+    if seed >= 2**32 or max(steps, epoch) > _MOST_STEPS:
+        raise _DamagedError(f"{where}: its draws are damaged; use another copy")
     return seed, steps, epoch
 
 

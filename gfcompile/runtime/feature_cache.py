@@ -72,7 +72,7 @@ class FeatureCache:
     @property
     def known(self) -> int:
         """How many samples have their features here."""
-        return int(np.count_nonzero(self._known()))
+        return int(np.count_nonzero(self._known().read_all(self.samples)))
 
     def missing(self, indices: Any) -> Array:
         """Those of the indices whose features are not here yet, in ascending order, each once."""
@@ -107,13 +107,13 @@ class FeatureCache:
             self.close()
 
     def _missing(self, asked: Array) -> Array:
-        found: Array = np.unique(asked[self._known()[asked] == 0])
+        found: Array = np.unique(asked[self._known().read(asked) == 0])
         return found
 
-    def _known(self) -> Array:
+    def _known(self) -> _Rows:
         if not self._files:
             raise StepError("this cache is closed; open it again")
-        return self._files[KNOWN].rows
+        return self._files[KNOWN]
 
     def _layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """File -> the type and the shape of a row."""
@@ -210,29 +210,55 @@ class FeatureCache:
         found = []
         for spec in self._tensors:
             staging = aligned_empty((len(indices), *spec["shape"][1:]), spec["dtype"])
-            np.copyto(staging, self._files[spec["name"]].rows[indices])
+            np.copyto(staging, self._files[spec["name"]].read(indices))
             found.append(staging)
         return found
 
 
 class _Rows:
-    """A .npy file, read through its mapping and written through its descriptor.
+    """A .npy file, read and written through its descriptor.
 
-    Not written through the mapping: on a full disk that would kill the process.
+    Not through a mapping: on a full disk, or once another process has truncated the file, that would kill this one.
     """
 
     def __init__(self, path: Path, kind: str, shape: tuple[int, ...]) -> None:
         self.kind, self.path = kind, path
         try:
             rows = np.lib.format.open_memmap(path, mode="r")
-        except (ValueError, FileNotFoundError) as error:
+        except Exception as error:  # numpy reads the header as Python: a damaged one can raise anything
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise
             raise StepError(f"open_cache: '{path}' is missing or damaged; remove the folder") from error
         if rows.dtype != kind or rows.shape != shape:
             raise StepError(f"open_cache: '{path}' is {rows.dtype} {rows.shape}, not {kind} {shape}; remove the folder")
-        self.rows: Array = rows
+        self._row = shape[1:]
         self._start = int(rows.offset)
         self._stride = math.prod(shape[1:]) * rows.dtype.itemsize
         self._descriptor = os.open(path, os.O_RDWR)
+
+    def read(self, indices: Array) -> Array:
+        found: Array = np.empty((len(indices), *self._row), self.kind)
+        for index, row in zip(indices.tolist(), found.reshape(len(indices), -1), strict=True):
+            self._fill(row, index)
+        return found
+
+    def read_all(self, count: int) -> Array:
+        found: Array = np.empty((count, *self._row), self.kind)
+        self._fill(found.reshape(-1), 0)
+        return found
+
+    def _fill(self, array: Array, index: int) -> None:
+        view, offset = array.data.cast("B"), self._start + index * self._stride
+        while view:
+            try:
+                count = os.preadv(self._descriptor, [view], offset)
+            except OSError as error:
+                raise StepError(
+                    f"train: '{self.path}' cannot be read: {error.strerror}; remove the folder, or restore it"
+                ) from error
+            if not count:
+                raise StepError(f"train: '{self.path}' was truncated while in use; remove the folder, or restore it")
+            view, offset = view[count:], offset + count
 
     def write(self, indices: Array, array: Array) -> None:
         """Returns when the rows are on the disk."""

@@ -23,8 +23,6 @@ static const char seal[] = "{\"__metadata__\": {\"sha256\": \""; /* what the hea
 enum { SEAL = sizeof seal - 1, DIGITS_AT = 8 + SEAL };
 static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
 
-static int is_kept(const gf_value *value) { return strcmp(value->role, "constant") != 0; }
-
 static void write_word(FILE *out, const char *key, const char *word) {
   fprintf(out, ", \"%s\": \"", key);
   gf_json_write(out, word);
@@ -54,7 +52,7 @@ static char *make_header(const gf_progress *progress, const gf_draw_state *draws
   size_t start = 0;
   for (int i = 0; i < gf_state_values.count; ++i) {
     const gf_value *value = &gf_state_values.values[i];
-    if (!is_kept(value)) continue;
+    if (!gf_is_kept(value)) continue;
     fprintf(out, ", \"%s/", value->role);
     gf_json_write(out, value->name);
     fprintf(out, "\": {\"dtype\": \"%s\", \"shape\": [", gf_dtype_code(value->dtype));
@@ -91,7 +89,7 @@ static int write_state(gf_step *step, int file, const char *header, size_t bytes
   gf_sha256_start(&sum);
   if (!code) code = write_all(file, header, bytes, &sum);
   for (int i = 0; i < gf_state_values.count && !code; ++i) {
-    if (!is_kept(&gf_state_values.values[i])) continue;
+    if (!gf_is_kept(&gf_state_values.values[i])) continue;
     code = gf_state_read(step, i, logical, scratch);
     if (!code) code = write_all(file, logical, gf_state_values.values[i].bytes, &sum);
   }
@@ -111,15 +109,7 @@ static int check_seal(const char *path, const gf_tensorfile *file) {
       file->map.bytes < DIGITS_AT + GF_SHA256_DIGITS || memcmp(file->map.data + 8, seal, SEAL) != 0)
     return gf_fail(GF_ERROR_FORMAT, "'%s': not a checkpoint of a compiled step; pass a file that gf_step_save wrote",
                    path);
-  char digits[GF_SHA256_DIGITS + 1];
-  gf_sha256 sum;
-  const unsigned char *data = file->map.data, *after = data + DIGITS_AT + GF_SHA256_DIGITS;
-  gf_sha256_start(&sum);
-  gf_sha256_add(&sum, data, DIGITS_AT);
-  gf_sha256_add(&sum, zeros, GF_SHA256_DIGITS);
-  gf_sha256_add(&sum, after, (size_t)(data + file->map.bytes - after));
-  gf_sha256_finish(&sum, digits);
-  if (memcmp(digits, data + DIGITS_AT, GF_SHA256_DIGITS) != 0)
+  if (!gf_sha256_is_sealed(file->map.data, file->map.bytes, DIGITS_AT))
     return gf_fail(GF_ERROR_CHECKSUM, "'%s': its content does not match its checksum; use another copy", path);
   return GF_OK;
 }
@@ -157,6 +147,22 @@ static int deserves_keeping(const char *path) {
   return !code;
 }
 
+/* A failure of gf_generations.h in words. */
+static int explain(const char *call, const gf_replacement *place) {
+  if (errno == EWOULDBLOCK && place->holder)
+    return gf_fail(GF_ERROR_FILE, "%s'%s': process %ld is training with it; give each its own checkpoint", call,
+                   place->path, place->holder);
+  if (errno == EWOULDBLOCK)
+    return gf_fail(GF_ERROR_FILE, "%s'%s': another process is writing it; give each its own checkpoint", call,
+                   place->path);
+  if (place->is_obstructed)
+    return gf_fail(GF_ERROR_FILE, "%s'%s' is in the way of a checkpoint and cannot be removed: %s; remove it", call,
+                   place->temporary, strerror(errno));
+  return gf_fail(GF_ERROR_FILE,
+                 "%s'%s' cannot be written: %s; an older checkpoint there is untouched; choose another place", call,
+                 place->path, strerror(errno));
+}
+
 static int save(gf_step *step, gf_replacement *place, const gf_progress *progress) {
   size_t bytes;
   gf_draw_state draws;
@@ -167,17 +173,9 @@ static int save(gf_step *step, gf_replacement *place, const gf_progress *progres
   int code = gf_replacement_open(place) ? -1 : write_state(step, place->file, header, bytes);
   if (!code) code = gf_replacement_commit(place, deserves_keeping(place->path));
   free(header);
-  if (code >= 0) {
-    if (!code) remember(place->path);
-    return code;
-  }
-  if (errno == EWOULDBLOCK)
-    return gf_fail(GF_ERROR_FILE, "gf_step_save: '%s': another process is writing it; give each its own checkpoint",
-                   place->path);
-  return gf_fail(GF_ERROR_FILE,
-                 "gf_step_save: '%s' cannot be written: %s; an older checkpoint there is untouched; choose another"
-                 " place",
-                 place->path, strerror(errno));
+  if (code < 0) return explain("gf_step_save: ", place);
+  if (!code) remember(place->path);
+  return code;
 }
 
 /* Numbers in files have points, whatever the program's language. */
@@ -196,17 +194,41 @@ static void speak_again(language was) {
   freelocale(was.plain);
 }
 
+/* Of a learning rate as a file has it: can a step take it? */
+static int is_rate(double lr) { return lr >= 0 && isfinite((float)lr); }
+
+int gf_step_hold(gf_step *step, const char *path) {
+  gf_replacement place;
+  gf_set_error("%s", "");
+  if (!step || !path) return gf_fail(GF_ERROR_ARGUMENT, "gf_step_hold: the step or the path is NULL");
+  if (gf_replacement_name(&place, path)) return gf_fail(GF_ERROR_MEMORY, "gf_step_hold: no memory for the path");
+  gf_replacement *held = &gf_step_keeping(step)->held;
+  gf_replacement_close(held);
+  if (!gf_replacement_hold(&place)) {
+    *held = place;
+    return GF_OK;
+  }
+  int code = explain("", &place);
+  gf_replacement_close(&place);
+  return code;
+}
+
 int gf_step_save(gf_step *step, const char *path, const gf_progress *progress) {
   gf_replacement place;
   gf_set_error("%s", "");
   if (!step || !path || !progress)
     return gf_fail(GF_ERROR_ARGUMENT, "gf_step_save: the step, the path or the progress is NULL");
-  if (progress->steps < 0 || !isfinite(progress->lr) || !memchr(progress->note, 0, sizeof progress->note))
+  if (progress->steps < 0 || !is_rate(progress->lr) || !memchr(progress->note, 0, sizeof progress->note))
     return gf_fail(GF_ERROR_ARGUMENT,
-                   "gf_step_save: the step count is negative, lr is not finite, or the note has no end");
+                   "gf_step_save: the step count or lr is negative, lr '%g' is not finite as float32, or the note has"
+                   " no end", progress->lr);
+  int code = gf_check_finite(step, progress->steps);
+  if (code) return code;
+  gf_replacement *held = &gf_step_keeping(step)->held;
+  int is_held = held->path && strcmp(held->path, path) == 0;
   if (gf_replacement_name(&place, path)) return gf_fail(GF_ERROR_MEMORY, "gf_step_save: no memory for the path");
   language before = speak_plain();
-  int code = save(step, &place, progress);
+  code = save(step, is_held ? held : &place, progress);
   speak_again(before);
   gf_replacement_close(&place);
   return code;
@@ -231,7 +253,7 @@ static int check_tensors(const char *path, const gf_tensorfile *file) {
   int kept = 0;
   for (int i = 0; i < gf_state_values.count; ++i) {
     const gf_value *value = &gf_state_values.values[i];
-    if (!is_kept(value)) continue;
+    if (!gf_is_kept(value)) continue;
     const gf_tensor *tensor = find_kept(file, value);
     if (!tensor)
       return gf_fail(GF_ERROR_MISMATCH,
@@ -249,16 +271,18 @@ static int check_tensors(const char *path, const gf_tensorfile *file) {
   return GF_OK;
 }
 
+static const int64_t MOST_STEPS = INT64_C(1) << 53; /* nobody gets there, and counting on cannot overflow */
+
 static int read_progress(const char *path, const gf_tensorfile *file, gf_progress *progress) {
   const char *steps = gf_tensorfile_word(file, "steps"), *lr = gf_tensorfile_word(file, "lr");
   const char *note = gf_tensorfile_word(file, "note");
   char *end = NULL, *lr_end = NULL;
   errno = 0;
   progress->steps = steps ? strtoll(steps, &end, 10) : -1;
-  if (errno) progress->steps = -1;
+  if (errno || progress->steps > MOST_STEPS) progress->steps = -1;
   progress->lr = lr ? strtod(lr, &lr_end) : NAN;
   if (!end || end == steps || *end || progress->steps < 0 || !lr_end || lr_end == lr || *lr_end ||
-      !isfinite(progress->lr) || (note && strlen(note) >= sizeof progress->note))
+      !is_rate(progress->lr) || (note && strlen(note) >= sizeof progress->note))
     return gf_fail(GF_ERROR_FORMAT, "'%s': its step count, lr or note is damaged; use another copy", path);
   snprintf(progress->note, sizeof progress->note, "%s", note ? note : "");
   return GF_OK;
@@ -273,7 +297,8 @@ static int read_draws(gf_step *step, const char *path, const gf_tensorfile *file
   if (code || !word) return code;
   sscanf(word, "seed %" SCNu32 " steps %" SCNd64 " epoch %" SCNd64 "%n", &draws->seed, &draws->steps, &draws->epoch,
          &end);
-  if (!end || word[end] || draws->steps < 0 || draws->epoch < 0)
+  if (!end || word[end] || draws->steps < 0 || draws->epoch < 0 || draws->steps > MOST_STEPS ||
+      draws->epoch > MOST_STEPS)
     return gf_fail(GF_ERROR_FORMAT, "'%s': its draws are damaged; use another copy", path);
   return GF_OK;
 }
@@ -282,7 +307,7 @@ static int apply(gf_step *step, const gf_tensorfile *file) {
   void *scratch = gf_state_scratch();
   int code = scratch ? GF_OK : GF_ERROR_MEMORY;
   for (int i = 0; i < gf_state_values.count && !code; ++i)
-    if (is_kept(&gf_state_values.values[i]))
+    if (gf_is_kept(&gf_state_values.values[i]))
       code = gf_state_write(step, i, find_kept(file, &gf_state_values.values[i])->data, scratch);
   free(scratch);
   return code;

@@ -26,10 +26,17 @@ static _Thread_local char error_text[GF_ERROR_BYTES];
 
 static _Thread_local int error_code;
 
+/* One line, whatever names a file brought along: their control characters would reach the user's terminal. */
+static void set_text(const char *format, va_list arguments) {
+  vsnprintf(error_text, sizeof error_text, format, arguments);
+  for (char *at = error_text; *at; ++at)
+    if ((unsigned char)*at < ' ' || *at == 0x7f) *at = '?';
+}
+
 void gf_set_error(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(error_text, sizeof error_text, format, arguments);
+  set_text(format, arguments);
   va_end(arguments);
   error_code = 0;
 }
@@ -37,7 +44,7 @@ void gf_set_error(const char *format, ...) {
 int gf_fail(int code, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(error_text, sizeof error_text, format, arguments);
+  set_text(format, arguments);
   va_end(arguments);
   return error_code = code;
 }

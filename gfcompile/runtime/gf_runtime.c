@@ -13,11 +13,13 @@
 #include "gf_memory.h"
 #include "gf_pool.h"
 #include "gf_program.h"
+#include "gf_state.h"
 #include "gf_step.h"
 
 struct gf_step {
   gf_doors doors;
   gf_draws draws;
+  gf_keeping keeping;
   char *arena, *block; /* on the device */
   char *scratch;
   void **state; /* into block, in the manifest's order */
@@ -53,6 +55,7 @@ static size_t state_bytes(void) {
 
 /* Under the library's lock. */
 static void release(gf_step *step) {
+  gf_replacement_close(&step->keeping.held);
   gf_doors_close(&step->doors);
   gf_draws_close(&step->draws);
   gf_device_free(step->arena);
@@ -186,9 +189,12 @@ static int move_state(gf_step *step, int index, void *out, const void *in, const
   if (!code) code = out ? gf_device_download(out, step->state[index], bytes) : 0;
   if (!code) code = in ? gf_device_upload(step->state[index], in, bytes) : 0;
   if (!code) code = gf_device_finish();
+  if (in) step->keeping.loss_is_bad = 0; /* the state is no longer what that loss led to */
   pthread_mutex_unlock(&library);
   return code ? failure_code() : GF_OK;
 }
+
+gf_keeping *gf_step_keeping(gf_step *step) { return &step->keeping; }
 
 int gf_step_get(gf_step *step, int index, void *physical) {
   return move_state(step, index, physical, NULL, "gf_step_get");
@@ -213,10 +219,11 @@ static int begin(gf_step *step, const void *const *inputs, const char *call) {
   return 0;
 }
 
-/* Waits for the device, which may have failed at any kernel. */
-static int end(gf_step *step, int code, float *loss, const char *call) {
+/* Waits for the device, which may have failed at any kernel. `is_update`: the state was changed. */
+static int end(gf_step *step, int code, float *loss, int is_update, const char *call) {
   if (code) gf_device_abandon();
   else code = gf_device_finish();
+  if (is_update && !code) step->keeping.loss_is_bad = !isfinite(step->doors.host_loss[0]);
   if (loss) *loss = step->doors.host_loss[0];
   gf_pool_leave();
   pthread_mutex_unlock(&library);
@@ -237,7 +244,7 @@ typedef int (*update_t)(char *, void *const *, const void *const *, const float 
 static int update(gf_step *step, update_t program, gf_takes what, const void *const *inputs, float lr, float *loss,
                   const char *call) {
   if (!(lr >= 0) || isinf(lr)) {
-    return gf_fail(GF_ERROR_ARGUMENT, "%s: the learning rate must be finite and not negative", call);
+    return gf_fail(GF_ERROR_ARGUMENT, "%s: the learning rate '%g' must be finite and not negative", call, (double)lr);
   }
   int code = begin(step, inputs, call);
   if (code) return code;
@@ -247,7 +254,7 @@ static int update(gf_step *step, update_t program, gf_takes what, const void *co
   if (!code) code = program(step->arena, step->state, taken, doors->lr, doors->loss);
   if (!code) code = gf_doors_get_loss(doors);
   if (!code) ++step->draws.now.steps;
-  return end(step, code, loss, call);
+  return end(step, code, loss, 1, call);
 }
 
 int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *loss) {
@@ -263,7 +270,7 @@ int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, voi
   code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
   if (!code) code = gf_doors_deliver(doors, &gf_gradient_values, gradients);
   if (!code) code = gf_doors_get_loss(doors);
-  return end(step, code, loss, "gf_step_gradients");
+  return end(step, code, loss, 0, "gf_step_gradients");
 }
 
 /* gf_program_predict, or gf_program_features. */
@@ -277,7 +284,7 @@ static int infer(gf_step *step, infer_t program, const void *const *inputs, cons
   void *const *given = gf_doors_give(&step->doors, values, out);
   code = taken ? program(step->arena, step->state, taken, given) : -1;
   if (!code) code = gf_doors_deliver(&step->doors, values, out);
-  return end(step, code, NULL, call);
+  return end(step, code, NULL, 0, call);
 }
 
 int gf_step_predict(gf_step *step, const void *const *inputs, void *const *outputs) {

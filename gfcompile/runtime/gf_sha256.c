@@ -71,3 +71,17 @@ void gf_sha256_of(const void *data, size_t bytes, char digits[GF_SHA256_DIGITS +
   gf_sha256_add(&sum, data, bytes);
   gf_sha256_finish(&sum, digits);
 }
+
+int gf_sha256_is_sealed(const void *data, size_t bytes, size_t start) {
+  static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+  char digits[GF_SHA256_DIGITS + 1];
+  gf_sha256 sum;
+  if (bytes < start || bytes - start < GF_SHA256_DIGITS) return 0;
+  const unsigned char *claimed = (const unsigned char *)data + start;
+  gf_sha256_start(&sum);
+  gf_sha256_add(&sum, data, start);
+  gf_sha256_add(&sum, zeros, GF_SHA256_DIGITS);
+  gf_sha256_add(&sum, claimed + GF_SHA256_DIGITS, bytes - start - GF_SHA256_DIGITS);
+  gf_sha256_finish(&sum, digits);
+  return memcmp(digits, claimed, GF_SHA256_DIGITS) == 0;
+}

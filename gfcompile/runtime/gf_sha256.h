@@ -22,6 +22,8 @@ void gf_sha256_add(gf_sha256 *sum, const void *data, size_t bytes);
 /* 64 lower-case hex digits and a zero. */
 void gf_sha256_finish(gf_sha256 *sum, char digits[GF_SHA256_DIGITS + 1]);
 void gf_sha256_of(const void *data, size_t bytes, char digits[GF_SHA256_DIGITS + 1]);
+/* Of a file that holds its own checksum: its 64 digits, from `start` on, are taken as zeros. 1 if they are right. */
+int gf_sha256_is_sealed(const void *data, size_t bytes, size_t start);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -45,7 +45,8 @@ typedef enum {
   GF_ERROR_MISMATCH, /* a whole file, but of another model, plan or build */
   GF_ERROR_MEMORY,   /* memory or threads cannot be had */
   GF_ERROR_KERNEL,   /* a kernel failed; the state may be partly updated */
-  GF_ERROR_DEVICE    /* the device, or its driver, is missing or does not fit */
+  GF_ERROR_DEVICE,   /* the device, or its driver, is missing or does not fit */
+  GF_ERROR_DIVERGED  /* the loss or the state is not finite: nothing that is worth keeping */
 } gf_code;
 
 typedef enum {
@@ -93,7 +94,7 @@ typedef struct {
 GF_API const gf_about *gf_step_about(void);
 
 /* The step of an artifact's folder with its compiled-in weights. The files must be those that were compiled: their
- * checksums are compared with the manifest's. threads <= 0 takes all cores that the process may use. NULL on failure:
+ * checksums, that of a libstep.so there too, are compared with the manifest's, which has its own. threads <= 0 takes all cores that the process may use. NULL on failure:
  * see gf_error() and gf_error_code(). Results do not depend on the number of threads, nor on which did what. */
 GF_API gf_step *gf_step_open(const char *folder, int threads);
 /* The same with a state of zeros, for callers that fill it themselves. */
@@ -129,9 +130,15 @@ typedef struct {
 /* Checkpoints: parameters, optimizer state and buffers in the model's layout, in one safetensors file that
  * every build of the same plan reads, as the Python wrapper does. The last one stays beside it as PATH.previous, and
  * at every moment, a kill or a power cut included, one of the two is whole: gf_step_load takes the newest that is. A
- * failed load changes nothing. No other thread may train the step meanwhile. */
+ * failed load changes nothing. No other thread may train the step meanwhile.
+ *
+ * A state that is not finite, or that an update with a loss which is not finite has left, is never saved:
+ * GF_ERROR_DIVERGED, with the files as they were. */
 GF_API int gf_step_save(gf_step *step, const char *path, const gf_progress *progress);
 GF_API int gf_step_load(gf_step *step, const char *path, gf_progress *progress);
+/* Keep all others from saving there until the step is destroyed or the process ends; GF_ERROR_FILE if another process
+ * is doing the same. Save under the very same path. */
+GF_API int gf_step_hold(gf_step *step, const char *path);
 
 /* Compute loss and gradients of the batch that the artifact brings along and compare them with what PyTorch made of
  * it when the step was compiled. Each comparison is one line for `line` (NULL: none). The state must be the

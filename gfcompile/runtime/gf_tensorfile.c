@@ -25,7 +25,7 @@ size_t gf_dtype_bytes(gf_dtype dtype) { return types[dtype].bytes; }
 int gf_map_file(const char *path, gf_map *map) {
   struct stat about;
   *map = (gf_map){(const unsigned char *)"", 0};
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would wait for a writer */
   int failed = file < 0 || fstat(file, &about);
   if (!failed && !S_ISREG(about.st_mode)) failed = 1, errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
   if (!failed && about.st_size) {

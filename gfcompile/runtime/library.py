@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from .tensorfile import Array
 OPTIONAL = ("gf_step_features", "gf_step_train_features")  # of a step compiled for a prefix cache
 ALIGNMENT = 64  # the kernels load whole vectors: gf_step.h
 Inputs = Sequence[Array | None]  # None: channels that the step draws itself
+STATE, INPUT, OUTPUT, GRADIENT, FEATURE = range(5)  # gf_kind
+DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")  # gf_dtype
 
 
 def aligned_empty(shape: Sequence[int], dtype: str) -> Array:
@@ -32,6 +34,33 @@ class Draws(ctypes.Structure):
     """gf_draw_state: what drawn channels are a function of."""
 
     _fields_: ClassVar = [("seed", ctypes.c_uint32), ("steps", ctypes.c_int64), ("epoch", ctypes.c_int64)]
+
+
+class Value(ctypes.Structure):
+    """gf_value: a tensor, as the library describes it."""
+
+    _fields_: ClassVar = [
+        ("name", ctypes.c_char_p),
+        ("role", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("split_rank", ctypes.c_int),
+        ("split", ctypes.POINTER(ctypes.c_int64)),
+        ("permute", ctypes.POINTER(ctypes.c_int)),
+        ("bytes", ctypes.c_size_t),
+    ]
+
+
+class About(ctypes.Structure):
+    """gf_about: what was compiled."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_char_p) for name in ("name", "target", "version", "loss")),
+        ("lr", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("batch", "pads", "classes", "has_ignored")),
+        ("ignored", ctypes.c_int64),
+    ]
 
 
 class Library:
@@ -52,6 +81,14 @@ class Library:
         self.tensor_bytes: list[int] = [self._c.gf_step_tensor_bytes(i) for i in range(self.tensor_count)]
         self.arena_bytes: int = self._c.gf_step_arena_bytes()
         self.state_bytes: int = self._c.gf_step_state_bytes()
+
+    def values(self, kind: int) -> list[dict[str, Any]]:
+        """What it keeps, takes or gives, in the words of a manifest's entries, and the bytes of each."""
+        found = [self._c.gf_step_value(kind, index).contents for index in range(self._c.gf_step_count(kind))]
+        return [_entry(value) for value in found]
+
+    def about(self) -> About:
+        return self._c.gf_step_about().contents
 
     def create(self, threads: int) -> int:
         handle = self._c.gf_step_create(threads)
@@ -121,6 +158,18 @@ class Library:
             raise StepError(f"{call}: {self._error()}")
 
 
+def _entry(value: Value) -> dict[str, Any]:
+    rank = value.split_rank
+    return {
+        "name": value.name.decode("utf-8", "replace"),
+        "role": value.role.decode("utf-8", "replace"),
+        "shape": value.shape[: value.rank],
+        "dtype": DTYPES[value.dtype],
+        "layout": {"shape": value.split[:rank], "permute": value.permute[:rank]} if rank else None,
+        "bytes": value.bytes,
+    }
+
+
 def _pointers(arrays: Inputs) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*[None if array is None else array.ctypes.data for array in arrays])
 
@@ -153,6 +202,9 @@ def _open(path: Path) -> ctypes.CDLL:
         "gf_step_get_draws": (integer, [step, ctypes.POINTER(Draws)]),
         "gf_step_set_draws": (integer, [step, ctypes.POINTER(Draws)]),
         "gf_step_draw": (integer, [step, integer, ctypes.c_void_p]),
+        "gf_step_count": (integer, [integer]),
+        "gf_step_value": (ctypes.POINTER(Value), [integer, integer]),
+        "gf_step_about": (ctypes.POINTER(About), []),
         "gf_step_arena_bytes": (ctypes.c_size_t, []),
         "gf_step_state_bytes": (ctypes.c_size_t, []),
         "gf_step_train": (integer, [step, pointers, ctypes.c_float, loss]),

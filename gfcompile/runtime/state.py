@@ -9,6 +9,7 @@ import numpy as np
 
 from .errors import StepError
 from .library import Library
+from .manifest import AGAIN, WEIGHTS
 from .tensorfile import Array
 
 
@@ -51,6 +52,9 @@ def fits(entry: dict[str, Any], array: Array) -> bool:
 
 def merge(manifest: dict[str, Any], weights: Mapping[str, Array], trained: Mapping[str, Array]) -> dict[str, Array]:
     """The model's whole state_dict in its order: copies of what was trained and of what stayed as it was compiled."""
+    for name in manifest["state_dict"]:
+        if name not in weights:
+            raise StepError(f"'{WEIGHTS}': has no tensor '{name}'; {AGAIN}")
     kept = {name: manifest["shared"].get(name, name) for name in manifest["state_dict"]}
     return {name: np.array(trained.get(source, weights[name])) for name, source in kept.items()}
 

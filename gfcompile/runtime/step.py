@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import threading
+import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import checkpoint
+from .agreement import check_agreement
 from .batch import Door
 from .errors import StepError
 from .library import Draws, Library, aligned_empty
-from .manifest import AGAIN, CONSTANTS, SELFTEST, WEIGHTS, check_file, read_manifest, read_tensors
+from .manifest import AGAIN, CONSTANTS, SELFTEST, TRAINER, WEIGHTS, check_file, read_manifest, read_tensors
 from .state import State, StateArray, fits, merge, physical_shape, unpack
 from .tensorfile import Array
 
@@ -49,14 +51,15 @@ class Step:
         self.steps = 0
         self.note = ""
         self.lr = manifest["lr"]
+        self._last_loss, self._warned = 0.0, False
         count = _thread_count(threads)
         for name in [manifest["library"], *manifest["files"]]:
-            if name not in (WEIGHTS, CONSTANTS, SELFTEST):  # these are checked as they are read
+            if name not in (WEIGHTS, CONSTANTS, SELFTEST, TRAINER):  # these are checked as they are read
                 check_file(self._folder, manifest, name)
         weights, constants = (read_tensors(self._folder, manifest, name) for name in (WEIGHTS, CONSTANTS))
         self._check_machine()
         self._library = Library(self._folder / manifest["library"], manifest["build_id"])
-        self._check_state_table()
+        check_agreement(str(self._folder), manifest, self._library)
         self._door = Door(manifest)
         if "features" in manifest:
             self._features_door = Door(manifest, features=True)
@@ -92,7 +95,7 @@ class Step:
         seed: int | None = None,
         channels: Mapping[str, Any] | None = None,
     ) -> float:
-        """One training step in place; the loss before the update. A non-finite loss is returned, not raised.
+        """One training step in place; the loss before the update. A non-finite one is returned, and the first warns.
 
         `seed` draws the dropouts; None takes the number of steps so far, so that each step draws anew. `channels` are
         input channels to update in place of those that the step would draw, by layer: see `Step.channels`.
@@ -101,9 +104,7 @@ class Step:
         with self._lock:
             handle = self._open()
             inputs, _ = self._door.stage("train", x, y, self._seed(seed), channels)
-            loss = self._library.train(handle, inputs, rate)
-            self.steps += 1
-        return loss
+            return self._count_step(self._library.train(handle, inputs, rate))
 
     def predict(self, x: Any) -> Array | tuple[Array, ...] | dict[str, Array]:
         """The model's output for up to a batch of samples: a tuple or, if the model's is one, a dict of several."""
@@ -159,9 +160,7 @@ class Step:
         with self._lock:
             handle = self._open()
             inputs, _ = self._features_door.stage("train_features", features, y, self._seed(seed), channels)
-            loss = self._library.train_features(handle, inputs, rate)
-            self.steps += 1
-        return loss
+            return self._count_step(self._library.train_features(handle, inputs, rate))
 
     def open_cache(self, folder: str | os.PathLike[str], samples: int, dtype: str = "float32") -> FeatureCache:
         """The features of `samples` samples in files of this folder, as far as known; made if there is none yet."""
@@ -181,7 +180,8 @@ class Step:
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Parameters, optimizer state, buffers, step count, learning rate and `note`, written atomically.
 
-        What was there stays beside it as PATH.previous: `load_checkpoint` takes that if the newest is damaged.
+        What was there stays beside it as PATH.previous: `load_checkpoint` takes that if the newest is damaged. A state
+        that is not finite, or that a step with a non-finite loss has left, is refused.
         """
         with self._lock:
             self._open()
@@ -190,6 +190,7 @@ class Step:
             draws = self._library.get_draws(self._handle)
             drawn = (draws.seed, draws.steps, draws.epoch) if self._drawn() else None
             progress = checkpoint.Progress(self.steps, self._lr, self.note, drawn)
+            checkpoint.check_finite(tensors, self.steps, self._last_loss)
             checkpoint.save(path, tensors, self.manifest, progress)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -201,6 +202,7 @@ class Step:
                 self._state.set(role, name, found.tensors[f"{role}/{name}"])
             progress = found.progress
             self.steps, self._lr, self.note = progress.steps, progress.lr, progress.note
+            self._last_loss, self._warned = 0.0, False
             before = self._library.get_draws(self._handle)
             draws = progress.draws or (before.seed, progress.steps, before.epoch)
             self._library.set_draws(self._handle, Draws(*draws))
@@ -279,6 +281,22 @@ class Step:
         if getattr(self, "_handle", 0):
             self._library.destroy(self._handle)
 
+    def _count_step(self, loss: float) -> float:
+        self.steps += 1
+        self._last_loss = loss
+        if not math.isfinite(loss) and not self._warned:
+            self._warned = True
+            names = (name for _, name, _ in self._state.items("parameter"))
+            bad = next((name for name in names if not checkpoint.is_finite(self._state.get("parameter", name))), None)
+            where = "all parameters are still finite" if bad is None else f"parameter '{bad}' is not finite any more"
+            warnings.warn(
+                f"train: the loss is {loss} at step {self.steps}, and {where};"
+                " load the last checkpoint and train with a smaller lr",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return loss
+
     def _set_draws(self, **changes: int) -> None:
         with self._lock:
             draws = self._library.get_draws(self._open())
@@ -306,13 +324,6 @@ class Step:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise StepError(f"seed: {seed!r} is no whole number; pass an int")
         return int(seed) & 0xFFFFFFFF
-
-    def _check_state_table(self) -> None:
-        expected = [
-            math.prod(physical_shape(entry)) * np.dtype(entry["dtype"]).itemsize for entry in self.manifest["state"]
-        ]
-        if expected != self._library.tensor_bytes:
-            raise StepError(f"'{self._folder}': the manifest and the library disagree about the state; {AGAIN}")
 
     def _initialise(self, weights: dict[str, Array], constants: dict[str, Array]) -> None:
         for role, name, entry in self._state.items("parameter", "buffer"):
@@ -345,7 +356,9 @@ def _learning_rate(value: Any) -> float:
         rate = float(value)
     except (TypeError, ValueError) as error:
         raise StepError(f"lr: {value!r} is no number; pass a float") from error
-    if not 0 <= rate <= float(np.finfo(np.float32).max):
+    if math.isfinite(rate) and rate > 0 and not checkpoint.is_rate(rate):
+        raise StepError(f"lr: {rate} is more than a float32 holds; pass 3.4e38 or less")
+    if not checkpoint.is_rate(rate):
         raise StepError(f"lr: {rate} is not usable; pass a finite learning rate of 0 or more")
     return rate
 

@@ -38,21 +38,19 @@ class TensorFile:
 
     def is_sealed(self) -> bool:
         """Was it written by `seal`, and is every byte of it as it was?"""
-        digits = slice(8 + len(SEAL), 8 + len(SEAL) + len(ZEROS))
-        if self.content[8 : digits.start] != SEAL:
-            return False
-        digest = hashlib.sha256(self.content[: digits.start])
-        digest.update(ZEROS)
-        digest.update(self.content[digits.stop :])
-        return digest.hexdigest().encode() == self.content[digits]
+        start = 8 + len(SEAL)
+        return self.content[8:start] == SEAL and is_sealed(self.content, start)
 
 
 def map_file(path: Path) -> memoryview:
     """The bytes of a file, mapped and not read: weights need not fit twice into a board's memory."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+    try:
+        if os.fstat(file).st_size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(file)
 
 
 def read(path: str | os.PathLike[str]) -> TensorFile:
@@ -62,15 +60,20 @@ def read(path: str | os.PathLike[str]) -> TensorFile:
         content = map_file(path)
     except OSError as error:
         raise StepError(f"'{path}': cannot be read: {error.strerror}; check the path") from error
+    return parse_file(path, content)
+
+
+def parse_file(path: Path, content: memoryview) -> TensorFile:
+    """The content of the file at `path`, taken apart."""
     try:
         return parse(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         reason = error if isinstance(error, StepError) else "its header is damaged"
         raise StepError(f"'{path}': not a whole safetensors file: {reason}; use another copy") from error
 
 
 def parse(content: memoryview) -> TensorFile:
-    """Split a file's bytes into tensors; a malformed header may raise any of the errors that `read` translates."""
+    """Split a file's bytes into tensors; a malformed header may raise any of what `parse_file` translates."""
     if len(content) < 8:
         raise StepError(f"{len(content)} bytes are no header")
     length = int.from_bytes(content[:8], "little")
@@ -143,7 +146,10 @@ def seal(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[byte
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Temporary file in the same folder, fsync, rename over `path`, fsync of the folder."""
+    """Temporary file in the same folder, fsync, rename over `path`, fsync of the folder.
+
+    A link that somebody has put at `path` is replaced, and what it leads to stays as it is.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -164,3 +170,16 @@ def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 
 def sha256(content: memoryview | bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def checksum(content: memoryview, start: int) -> str:
+    """SHA-256 of a file that holds its own checksum: the 64 digits from `start` on are taken as zeros."""
+    digest = hashlib.sha256(content[:start])
+    digest.update(ZEROS)
+    digest.update(content[start + len(ZEROS) :])
+    return digest.hexdigest()
+
+
+def is_sealed(content: memoryview, start: int) -> bool:
+    """Is the checksum from `start` on that of the content?"""
+    return content[start : start + len(ZEROS)] == checksum(content, start).encode()

@@ -38,14 +38,30 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
-def _is_command(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(map(_is_text, value))
+def _command(*words: str) -> Callable[[Any], bool]:
+    """Whether a value is a list of words: the name of a program, then what these patterns say, a newline after each."""
+    pattern = re.compile("".join(words))
+
+    def is_right(value: Any) -> bool:
+        is_list = isinstance(value, list) and all(_is_text(word) and "\n" not in word for word in value)
+        return is_list and pattern.fullmatch("".join(f"{word}\n" for word in value)) is not None
+
+    return is_right
 
 
 TEXT = Field(_is_text, "a text in quotes")
 WHOLE = Field(_is_whole, "a whole number of at least 1")
 COUNT = Field(lambda value: value == "host" or _is_whole(value), 'a whole number of at least 1, or "host"')
-COMMAND = Field(_is_command, 'a list of words, as in ["cc"]')
+# What a target file names is run: no paths, and no options that make a compiler or an emulator load something.
+COMPILER = Field(
+    _command(r"((zig|ziglang)\ncc|([\w-]+-)?(cc|gcc|clang)(-\d+)?)\n", r"(-target\n\w[\w.-]*\n|-[mO][\w=.,+-]*\n)*"),
+    'the name of a C compiler on your PATH and machine options, as in ["cc"] or ["clang", "-mcpu=cortex-a53"]',
+)
+EMULATOR = Field(
+    _command(r"qemu-[\w-]+\n", r"(-cpu\n\w[\w.,+-]*\n)?"),
+    'the name of a qemu on your PATH and its -cpu, as in ["qemu-aarch64-static", "-cpu", "cortex-a53"]',
+    required=False,
+)
 TABLE = Field(lambda value: isinstance(value, dict), "a table")
 
 
@@ -73,10 +89,10 @@ TARGET = {
     "cores": COUNT,
     "cache_kib": COUNT,
     "in_order": Field(lambda value: isinstance(value, bool), "true or false", required=False),
-    "link": COMMAND,
+    "link": COMPILER,
     "glibc": Field(_is_version, 'the oldest version to run on, as in "2.17"', required=False),
     "libc": _one_of("glibc", "musl"),
-    "emulator": _optional(COMMAND),
+    "emulator": EMULATOR,
     "tvm": TABLE,
     "gpu": _optional(TABLE),
     "machine": _optional(TABLE),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from gfcompile.errors import UserError
+from gfcompile.runtime.tensorfile import write_atomically
 from gfcompile.tuning.database import Database, locked, writing
 from gfcompile.tuning.keys import versions
 from gfcompile.tuning.record import MEASURED, Record, write_record
@@ -66,13 +66,4 @@ def _is_export(database: Database) -> bool:
 
 def _write(out: Path, lines: Iterable[bytes]) -> None:
     """Whole or not at all. Raises OSError."""
-    place = out.resolve()  # a link stays one
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(out.resolve(), lines)  # a link stays one

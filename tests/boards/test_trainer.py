@@ -89,3 +89,6 @@ def test_the_self_test_passes(builds: Builds, model: str, board: str) -> None:
     gradients = json.loads((folder / "manifest.json").read_text())["gradients"]
     assert done.stdout.splitlines()[-1] == f"PASS: {len(gradients) + 1} checks"
     assert needed_glibc(folder / "gf-train") == "2.17"
+    dynamic = subprocess.run(["readelf", "-d", folder / "gf-train"], capture_output=True, text=True, check=True).stdout
+    assert "[libpthread.so.0]" in dynamic  # an old glibc does not like threads that come later
+    assert "libstep.so" not in dynamic  # the system would map it before anybody has looked at it

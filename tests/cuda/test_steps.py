@@ -24,6 +24,7 @@ from gfcompile.plan import Request
 from gfcompile.targets import find_target
 from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model
 from tests.cuda.emulator import build, build_driver, driver_environment
+from tests.manifests import list_anew
 from tests.models.zoo import ZOO
 from tests.tolerances import TRAINING_STEPS, assert_near
 
@@ -100,6 +101,7 @@ class Damaged:
         source.write_text(edited)
         flags = self.sources.flags
         link_library(self.sources.driver, [source], self.artifact / "libstep.so", self.target, flags)
+        list_anew(self.artifact, "libstep.so")
         command = [str(self.artifact / "gf-train"), "--selftest"]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -199,14 +201,17 @@ def test_a_cpu_without_the_instructions(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ("link", "text"),
     [
         ("no-such-cc", "target 'board': 'no-such-cc' is not installed; install a C compiler"),
-        ("false", "target 'board': 'false' could not link the step (exit code 1)"),
+        ("failing-cc", "target 'board': 'failing-cc' could not link the step (exit code 1)"),
     ],
 )
 def test_a_failure_after_the_kernels(
-    link: str, text: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    link: str, text: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest a compile can fail by the user's hand: everything it wrote is gone."""
-    target = write_target(tmp_path_factory.mktemp("targets") / "board.toml", link)
+    folder = tmp_path_factory.mktemp("targets")
+    shutil.copy("/bin/false", folder / "failing-cc")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    target = write_target(folder / "board.toml", link)
     assert compile_error(tmp_path / "net_step", tiny(), layers=1, target=target) == text
     assert list(tmp_path.iterdir()) == []
 

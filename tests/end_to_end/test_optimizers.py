@@ -18,6 +18,7 @@ import gfcompile
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.report.summary import summary_text
 from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import write_manifest
 from gfcompile.verify import verify
 from tests.end_to_end.conftest import random_batch
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
@@ -272,7 +273,7 @@ def test_verify_notices_another_optimizer(filtered: Path, tmp_path: Path, wrong:
             (changed / path.name).symlink_to(path)
     manifest = json.loads((filtered / "manifest.json").read_text())
     manifest["optimizer"].update(wrong)
-    (changed / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(changed, manifest)
     checks = verify(Net(), resolve_loss("cross_entropy:ignore_index=7"), changed)
     failed = [check.what for check in checks if not check.passed]
     assert failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ import gfcompile
 from gfcompile.cli import main
 from gfcompile.runtime import tensorfile
 from tests.end_to_end.conftest import Artifact, small_resnet
+from tests.manifests import list_anew
 from tests.missing import skip_for_want
 from tests.runtime.c_interface import assert_described
 from tests.runtime.trainer import order, run
@@ -145,9 +145,7 @@ def test_the_self_test(artifact: Artifact, tmp_path: Path) -> None:
     values = {name: np.array(value) for name, value in tensorfile.read(folder / "weights.safetensors").tensors.items()}
     values["layer4.1.conv1.weight"][3, 2] *= 1.5
     tensorfile.write(folder / "weights.safetensors", values)
-    content = (folder / "weights.safetensors").read_bytes()
-    manifest["files"]["weights.safetensors"] = hashlib.sha256(content).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    list_anew(folder, "weights.safetensors")
     done = subprocess.run([folder / "gf-train", "--selftest"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "FAIL layer4.1.conv2.weight " in done.stdout

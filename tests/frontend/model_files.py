@@ -1,5 +1,7 @@
 """What the tests of loading share: source and modules to save, text of a refusal, files that are no model."""
 
+import zipfile
+
 import pytest
 import torch
 from torch import nn
@@ -26,6 +28,9 @@ def needs(width):
 
 def number():
     return 3
+
+def broken():
+    return 1 / 0
 """
 
 GARBAGE = [b"", b"not a model", b"PK\x03\x04 not an archive", bytes(range(256)) * 20]
@@ -45,6 +50,13 @@ def text_of(spec, **options) -> str:
 def assert_same_function(ours: nn.Module, theirs: nn.Module) -> None:
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+
+
+def save_pickle(path, pickled: bytes) -> None:
+    """A file as torch.save lays it out, around a hand-made pickle."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (("data.pkl", pickled), ("version", b"3\n"), ("byteorder", b"little")):
+            archive.writestr(f"model/{name}", content)
 
 
 class Calls:

@@ -64,6 +64,9 @@ def test_bad_factories(in_folder):
         "model: 'gf_test_nets:needs' cannot be called without arguments"
         " (TypeError: needs() missing 1 required positional argument: 'width'); name a function that needs none"
     )
+    assert text_of("gf_test_nets:broken") == (
+        "model: 'gf_test_nets:broken' fails when it is called (ZeroDivisionError: division by zero); mend it"
+    )
     assert text_of("gf_test_nets:number") == (
         "model: 'gf_test_nets:number' returned a 'int'; it must return a torch.nn.Module"
     )

@@ -313,6 +313,21 @@ def test_output_of_wrong_rank():
     )
 
 
+def test_callables_that_fail():
+    for spec, reason in (
+        ("os:system", "TypeError: system() takes at most 1 argument (2 given)"),
+        ("operator:floordiv", "RuntimeError: The size of tensor a (3) must match the size of tensor b (2)"),
+    ):
+        loss = resolve_loss(spec)
+        text = text_of(lambda loss=loss: loss.apply(torch.ones(2, 3), torch.ones(2, 2), torch.ones(2)))
+        assert text.startswith(f"loss: '{spec}' fails on (output, target) ({reason}")
+        assert text.endswith("); give a function of both that returns a scalar tensor")
+    assert text_of(lambda: resolve_loss("torch.nn:Linear")) == (
+        "loss: 'torch.nn:Linear' cannot be made without arguments (TypeError: Linear.__init__() missing 2 required"
+        " positional arguments: 'in_features' and 'out_features'); name a function of (output, target)"
+    )
+
+
 def test_callable_must_return_a_scalar():
     per_value = resolve_loss(lambda output, target: output - target)
     assert text_of(lambda: per_value.apply(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2))) == (

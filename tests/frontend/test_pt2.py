@@ -1,17 +1,16 @@
 """torch.export archives: what loads, what is refused and in which words, and that a refused file runs nothing."""
 
-import io
 import json
-import os
 import zipfile
 
 import pytest
 import torch
 from torch import nn
 
+from gfcompile.frontend.exported.guards import guard
+from gfcompile.frontend.exported.operators import ADMITTED, find_operator
 from gfcompile.frontend.load import load_model
-from gfcompile.frontend.pt2 import _is_plain_expression
-from tests.frontend.model_files import GARBAGE, Calls, assert_same_function, small_net, text_of
+from tests.frontend.model_files import GARBAGE, assert_same_function, small_net, text_of
 
 
 def export(path, module=None, **options) -> None:
@@ -77,19 +76,6 @@ def test_not_an_export_archive(tmp_path):
     )
 
 
-def test_exported_with_code_in_its_example(tmp_path):
-    marker, path = tmp_path / "marker", tmp_path / "net.pt2"
-    export(path)
-    evil = io.BytesIO()
-    torch.save(((Calls(os.system, f"touch {marker}"),), {}), evil)
-    rewrite(path, {"data/sample_inputs/model.pt": evil.getvalue()})
-    assert text_of(path) == (
-        f"{path}: holds something other than tensors in 'data/sample_inputs/model.pt';"
-        " if you trust the file, add --trust"
-    )
-    assert not marker.exists()
-
-
 def set_in_graph(find, key, value):
     """A change of models/model.json: in the first dict that `find` accepts, `key` becomes `value`."""
 
@@ -120,6 +106,11 @@ def weight_config(**values):
 
 IS_NODE = {"target", "inputs"}.issubset
 TREE = '[1, {"type": "collections.defaultdict", "context": "null", "children_spec": []}]'
+SHAPE = {"as_expr": {"expr_str": "eval('__1__')", "hint": {"as_int": 2}}}
+
+
+def is_result_of_conv(part: dict) -> bool:
+    return part.get("as_tensor") == {"name": "conv2d"}
 
 
 @pytest.mark.parametrize(
@@ -128,25 +119,30 @@ TREE = '[1, {"type": "collections.defaultdict", "context": "null", "children_spe
         ({"data/aotinductor/model/model.so": b"\x7fELF"}, "holds native code in 'data/aotinductor/model/model.so'"),
         (
             {"data/weights/model_weights_config.json": weight_config(use_pickle=True)},
-            "holds something other than tensors in 'data/weights/weight_0'",
+            "holds an object other than a tensor in 'data/weights/weight_0'",
         ),
         (
             {"data/weights/model_weights_config.json": weight_config(path_name="opaque_obj_0")},
             "holds an object other than a tensor in 'data/weights/opaque_obj_0'",
         ),
-        ({"models/model.json": set_in_graph(IS_NODE, "target", "torch.os.system")}, "calls 'torch.os.system'"),
-        (
-            {"models/model.json": set_in_graph(IS_NODE, "target", "torch.ops.load_library.__call__")},
-            "calls 'torch.ops.load_library.__call__'",
+        *(
+            (
+                {"models/model.json": set_in_graph(IS_NODE, "target", target)},
+                f"calls '{target}', which is not an operator that gfcompile knows",
+            )
+            for target in (
+                "torch.os.system",
+                "torch.ops.load_library.__call__",
+                "torch.ops.aten.from_file.default",
+                "torch.ops.prims.iota.default",
+                "torch.ops.higher_order.print",
+                "_operator.call",
+                "#extension:call",
+            )
         ),
-        ({"models/model.json": set_in_graph(IS_NODE, "as_operator", "_operator.call")}, "calls '_operator.call'"),
         (
-            {"models/model.json": set_in_graph(IS_NODE, "expr_str", "eval('1')")},
-            "holds the expression 'eval('1')'",
-        ),
-        (
-            {"models/model.json": set_in_graph(lambda part: "in_spec" in part, "in_spec", TREE)},
-            "holds a structure of its own in 'in_spec'",
+            {"models/model.json": set_in_graph(is_result_of_conv, "as_tensor", {"name": "a = 1; b"})},
+            "calls a value 'a = 1; b', which is no name",
         ),
     ],
 )
@@ -156,22 +152,164 @@ def test_exported_with_code(tmp_path, changes, deed):
     assert text_of(tmp_path / "net.pt2") == f"{tmp_path}/net.pt2: {deed}; if you trust the file, add --trust"
 
 
+def has_trees(part: dict) -> bool:
+    return "in_spec" in part
+
+
+def has_sizes(part: dict) -> bool:
+    return "sizes" in part
+
+
 @pytest.mark.parametrize(
-    ("text", "plain"),
+    ("change", "what"),
     [
-        ("Symbol('s0', positive=True, integer=True)", True),
-        ("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(-1))", True),
-        ("2*s0 + 1", True),
-        ("__import__('os').system('x')", False),
-        ("Max('__import__(1)', 2)", False),
-        ("Symbol('s0').__class__", False),
-        ("[x for x in y]", False),
-        ("sympify(1)", False),
-        ("1 +", False),
+        (set_in_graph(has_trees, "in_spec", TREE), "it takes or gives a 'collections.defaultdict'"),
+        (set_in_graph(has_trees, "out_spec", TREE), "it takes or gives a 'collections.defaultdict'"),
+        (set_in_graph(IS_NODE, "target", "torch.ops.aten.conv2d.none"), "there is no operator 'torch.ops.aten."),
+        (set_in_graph(IS_NODE, "target", "torch.ops.aten.relu.default"), "'aten.relu.default' takes no 'input'"),
+        (set_in_graph(lambda part: part.get("name") == "x", "name", "z"), "it reads 'x' before it is computed"),
     ],
 )
-def test_expressions(text, plain):
-    assert _is_plain_expression(text) is plain
+def test_programs_that_make_no_sense(tmp_path, change, what):
+    export(tmp_path / "net.pt2", Named())
+    rewrite(tmp_path / "net.pt2", {"models/model.json": change})
+    text = text_of(tmp_path / "net.pt2")
+    assert text.startswith(f"{tmp_path}/net.pt2: cannot be read as a torch.export archive ({what}")
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = small_net().eval()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_expressions_are_formulas(tmp_path):
+    export(tmp_path / "net.pt2")
+    rewrite(tmp_path / "net.pt2", {"models/model.json": set_in_graph(has_sizes, "sizes", [SHAPE])})
+    assert text_of(tmp_path / "net.pt2") == (
+        f"{tmp_path}/net.pt2: holds the expression 'eval('__1__')'; if you trust the file, add --trust"
+    )
+
+
+class Region(nn.Module):
+    """Several outputs in containers, a part without gradients, a constant, a buffer that is updated, operators that
+    return several tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.scales = torch.tensor([1.0, 2.0])
+
+    def forward(self, x):
+        first, second = self.norm(self.conv(x)).relu_().split(2, 1)
+        values, _ = torch.cat([first, second], 1).flatten(2).max(2)
+        with torch.no_grad():
+            target, largest = values * 2, values.amax(1)
+        return {"out": values * self.scales[0] + target, "rest": [largest, None], "both": (first, second)}
+
+
+def test_everything_an_exported_program_can_hold(tmp_path):
+    torch.manual_seed(0)
+    net, x = Region(), torch.randn(2, 3, 8, 8)
+    torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
+    module = load_model(str(tmp_path / "net.pt2")).module
+    ours, theirs = module(x), net(x)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert module.state_dict().keys() == net.state_dict().keys()
+    torch.testing.assert_close(dict(module.named_buffers())["norm.running_var"], net.norm.running_var, rtol=0, atol=0)
+    for result in (ours, theirs):
+        result["out"].sum().backward()
+    torch.testing.assert_close(module.conv.weight.grad, net.conv.weight.grad, rtol=0, atol=0)
+
+
+def test_a_decomposed_program(tmp_path):
+    torch.manual_seed(0)
+    net, x = Region(), torch.randn(2, 3, 8, 8)
+    torch.export.save(torch.export.export(net, (x,)).run_decompositions(), tmp_path / "net.pt2")
+    module = load_model(str(tmp_path / "net.pt2")).module
+    torch.testing.assert_close(module(x)["out"], net(x)["out"])
+    torch.testing.assert_close(dict(module.named_buffers())["norm.running_var"], net.norm.running_var)
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
+    net[1].weight = net[0].weight
+    export(tmp_path / "net.pt2", net)
+    module = load_model(str(tmp_path / "net.pt2")).module
+    assert module.state_dict().keys() == net.state_dict().keys()
+    assert module.get_parameter("0.weight") is module.get_parameter("1.weight")
+
+
+def test_an_older_format(tmp_path):
+    export(tmp_path / "net.pt2")
+    change = set_in_graph(lambda part: "major" in part, "major", 3)
+    rewrite(tmp_path / "net.pt2", {"models/model.json": change})
+    assert text_of(tmp_path / "net.pt2").startswith(
+        f"{tmp_path}/net.pt2: has version '3' of torch.export's format, torch {torch.__version__} writes "
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ADMITTED))
+def test_each_admitted_name_is_an_operator_on_tensors(name):
+    packet = getattr(torch.ops.aten, name)
+    assert any(find_operator(f"torch.ops.aten.{name}.{overload}") for overload in packet.overloads())
+
+
+@pytest.mark.parametrize("target", ["aten.add.str", "aten.copy.t", "aten.sort.any", "aten.index.str", "aten.pow.int"])
+def test_operators_on_words_and_lists_are_not_admitted(target):
+    assert find_operator(f"torch.ops.{target}") is None
+
+
+IMAGES, CHANNELS, SHORT = torch.randn(2, 4, 3, 3), torch.ones(4), torch.ones(1)
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "text"),
+    [
+        (aten.native_batch_norm.default, (IMAGES, None, None, SHORT, SHORT, True, 0.1, 1e-5), "a batch norm has not"),
+        (aten.native_batch_norm.default, (IMAGES, None, None, None, None, False, 0.1, 1e-5), "a batch norm has no s"),
+        (
+            aten._native_batch_norm_legit_no_training.default,
+            (IMAGES, SHORT, None, CHANNELS, CHANNELS, 0.1, 1e-5),
+            "a batch norm has not one value for each channel",
+        ),
+        (aten.div.Tensor_mode, (torch.tensor([1]), torch.tensor([-1])), "integers are divided with rounding to zero"),
+        (aten.grid_sampler_2d.default, (IMAGES, torch.zeros(2, 3, 3, 2), 77, 0, False), "a grid is sampled in a way"),
+        (aten.zeros.default, ([1 << 20, 1 << 20],), "a tensor of 1.1e+12 values is made out of nothing"),
+        (aten.eye.m, (1 << 20, 1 << 20), "a tensor of 1.1e+12 values is made out of nothing"),
+        (aten.arange.start_step, (0, 1, 1e-12), "a tensor of 1e+12 values is made out of nothing"),
+        (aten.linspace.default, (0, 1, 1 << 40), "a tensor of 1.1e+12 values is made out of nothing"),
+        (aten.repeat.default, (IMAGES, [1 << 20, 1 << 20, 1, 1]), "a tensor of 7.92e+13 values is made out of nothing"),
+    ],
+)
+def test_operators_that_trust_their_arguments_are_asked_first(operator, arguments, text):
+    options = {"rounding_mode": "trunc"} if operator is aten.div.Tensor_mode else {}
+    with pytest.raises(RuntimeError) as caught:
+        guard(operator)(*arguments, **options)
+    assert str(caught.value).startswith(text)
+
+
+def test_guarded_operators_compute_what_they_did():
+    statistics = (IMAGES, CHANNELS * 2, CHANNELS, CHANNELS * 3, CHANNELS * 4, 0.1, 1e-5)
+    operator = aten._native_batch_norm_legit_no_training.default
+    torch.testing.assert_close(guard(operator)(*statistics), operator(*statistics), rtol=0, atol=0)
+    v, g = torch.randn(4, 3, 2, 2), torch.randn(4, 1, 1, 1)
+    torch.testing.assert_close(guard(aten._weight_norm.default)(v, g, 0), torch._weight_norm(v, g, 0))
+    assert guard(aten.relu.default) is aten.relu.default
+
+
+def test_sizes_are_numbers_that_fit():
+    multiply = find_operator("_operator.mul")
+    assert multiply(3, 4) == 12
+    with pytest.raises(RuntimeError, match="a size does not fit its integer"):
+        multiply(1 << 40, 1 << 40)
+    with pytest.raises(RuntimeError, match="a size is computed from something that is no number"):
+        multiply("a", 1 << 40)
 
 
 @pytest.mark.parametrize("content", GARBAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
+from gfcompile.errors import UserError
+from gfcompile.frontend.exported.operators import find_operator, is_ignored
+from gfcompile.frontend.load import load_model
 from tests.models.definitions import DEFINITIONS, THEMES, Definition
 
 
@@ -25,6 +29,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+# torch.save itself refuses parametrisations and local functions
+UNSAVABLE = (
+    "weight_norm", "spectral_norm", "moment_pooling", "mixed_pooling", "global_max_pooling", "log_sum_exp_pooling",
+)  # fmt: skip
+HOOKED = "weight_norm_hook"
 each_definition = pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
 
 
@@ -44,7 +53,30 @@ def test_runs_the_same_twice(definition: Definition) -> None:
 def test_traces(definition: Definition) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.export.export(definition.make(), definition.example(), strict=False)
+        program = torch.export.export(definition.make(), definition.example(), strict=False)
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    calls = [node.target for graph in graphs for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    for name in {f"torch.ops.{target}" for target in calls}:  # so that its .pt2 file can be read
+        assert is_ignored(name) or find_operator(name), name
+
+
+@each_definition
+def test_loads_when_saved(definition: Definition, tmp_path: Path) -> None:
+    """As torch.save writes it, its classes named as a user would name a package of theirs."""
+    model, example = definition.make(), definition.example()
+    if definition.name in UNSAVABLE:
+        with pytest.raises((RuntimeError, AttributeError)):
+            torch.save(model, tmp_path / "model.pt")
+        return
+    torch.save(model, tmp_path / "model.pt")
+    if definition.name == HOOKED:  # a hook is code
+        with pytest.raises(UserError, match=r"holds 'torch\.nn\.utils\.weight_norm\.WeightNorm', which is neither"):
+            load_model(str(tmp_path / "model.pt"), imports=["tests.models"])
+        return
+    loaded = load_model(str(tmp_path / "model.pt"), imports=["tests.models"]).module
+    with torch.no_grad():
+        for ours, theirs in zip(tree_leaves(loaded(*example)), tree_leaves(model(*example)), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 @each_definition

@@ -23,6 +23,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.onnx_in.write_back import STATE_KEY, fill
 from gfcompile.plan import Request
 from gfcompile.targets import find_target
+from tests.manifests import edit_manifest, list_anew, manifest_of
 from tests.models.zoo import INPUTS, ZOO
 from tests.onnx_out.harness import run
 from tests.tolerances import LOGITS, assert_near
@@ -183,9 +184,9 @@ def test_a_folder_that_is_no_artifact(tmp_path: Path, capsys: Capture) -> None:
 def test_an_artifact_without_a_model(artifact: Path, tmp_path: Path) -> None:
     """As `codegen.artifact.build` writes it where nobody observed the tracing."""
     copy = Path(shutil.copytree(artifact, tmp_path / "old_step"))
-    manifest = json.loads((copy / "manifest.json").read_text())
-    del manifest["files"]["model.onnx"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    files = manifest_of(copy)["files"]
+    del files["model.onnx"]
+    edit_manifest(copy, files=files)
     with gfcompile.load(copy) as step, pytest.raises(UserError) as caught:
         step.export_onnx(tmp_path / "a.onnx")
     assert str(caught.value) == f"{copy}: holds no model.onnx; compile again"
@@ -196,9 +197,7 @@ def test_a_model_that_onnx_cannot_say(artifact: Path, tmp_path: Path) -> None:
     skeleton = onnx.load(copy / "model.onnx")
     skeleton.metadata_props.add(key="gfcompile.untranslated", value='["aten.cholesky.default"]')
     (copy / "model.onnx").write_bytes(skeleton.SerializeToString())
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["files"]["model.onnx"] = gfcompile.runtime.tensorfile.sha256((copy / "model.onnx").read_bytes())
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    list_anew(copy, "model.onnx")
     with gfcompile.load(copy) as step, pytest.raises(UserError) as caught:
         step.export_onnx(tmp_path / "a.onnx")
     assert str(caught.value) == (

@@ -22,6 +22,17 @@ class Value(ctypes.Structure):
     )  # fmt: skip
 
 
+class Progress(ctypes.Structure):
+    """gf_progress of gf_step.h."""
+
+    _fields_ = (
+        ("steps", ctypes.c_int64),
+        ("lr", ctypes.c_double),
+        ("note", ctypes.c_char * 256),
+        ("fault", ctypes.c_char * 512),
+    )
+
+
 class C:
     """The functions of a library by their own names."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,12 +14,15 @@ import pytest
 
 from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import FORMAT, write_manifest
 
 HERE = Path(__file__).parent
 RUNTIME = Path(tensorfile.__file__).parent
 FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
 
 Build = Callable[..., Path]
+Data = tuple[np.ndarray, np.ndarray]
+SAMPLES = 10  # of `data`: two batches of 4, and one of 2
 
 
 def weights(seed: int = 0) -> dict[str, np.ndarray]:
@@ -42,9 +44,10 @@ def manifest() -> dict[str, Any]:
         return {"name": name, "role": role, "shape": shape, "dtype": dtype, "layout": None, **more}
 
     return {
-        "format": 1, "name": "linear_step", "library": "libstep.so", "files": {}, "batch": 4, "lr": 0.05,
+        "format": FORMAT, "name": "linear_step", "build_id": build_id_of(()), "library": "libstep.so", "files": {},
+        "batch": 4, "lr": 0.05,
         "checkpoint": {"compatible": "c0", "frozen": "f0"},
-        "loss": {"name": "mse", "per_sample": True, "classes": None},
+        "loss": {"name": "mse", "per_sample": True, "settings": {}, "classes": None}, "optimizer": {"name": "sgd"},
         "inputs": [
             {"name": "x", "role": "input", "shape": [4, 2], "dtype": "float32"},
             {"name": "target", "role": "target", "shape": [4, 3], "dtype": "float32"},
@@ -59,8 +62,10 @@ def manifest() -> dict[str, Any]:
             state("fc.count", "buffer", [], "int64"),
             state("scale", "constant", [1]),
         ],
-        "gradients": ["fc.weight", "fc.bias"], "state_dict": list(weights()), "shared": {}, "plan": {},
-        "filtered_layers": ["body"], "refusals": [["fc", "not a convolution"]], "batchnorm": "eval", "versions": {},
+        "gradients": ["fc.weight", "fc.bias"], "state_dict": list(weights()), "shared": {},
+        "plan": {"trained": [], "exact": False, "compat": None},
+        "filtered_layers": ["body"], "refusals": [["fc", "not a convolution"]], "batchnorm": "eval",
+        "norms": {}, "dropout": False, "target": "test", "architecture": None, "versions": {},
     }  # fmt: skip
 
 
@@ -107,7 +112,7 @@ def build(library: Callable[..., Path], tmp_path: Path) -> Build:
         content = {**manifest(), "build_id": build_id_of(defines), **changes}
         if "LABELS" in defines:
             content["inputs"][1] = {"name": "target", "role": "target", "shape": [4], "dtype": "int64"}
-            content["loss"] = {"name": "cross_entropy", "per_sample": True, "classes": 3}
+            content["loss"] = {"name": "cross_entropy", "per_sample": True, "settings": {}, "classes": 3}
         if "GF_FEATURES" in defines:
             content = {"features": FEATURES, **content}
         shutil.copy(library(*defines), folder / "libstep.so")
@@ -115,7 +120,7 @@ def build(library: Callable[..., Path], tmp_path: Path) -> Build:
         tensorfile.write(folder / "constants.safetensors", {"scale": np.array([1.5], np.float32)})
         for file in sorted([*folder.glob("*.so"), *folder.glob("*.safetensors")]):
             content["files"][file.name] = tensorfile.sha256(file.read_bytes())
-        (folder / "manifest.json").write_text(json.dumps(content))
+        write_manifest(folder, content)
         return folder
 
     return write_artifact
@@ -125,3 +130,34 @@ def build(library: Callable[..., Path], tmp_path: Path) -> Build:
 def batch() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(1)
     return random.normal(size=(4, 2)).astype(np.float32), random.normal(size=(4, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """gf-train, which fits every library of the same interface."""
+    from .trainer import link_trainer  # which needs this file
+
+    return link_trainer(tmp_path_factory.mktemp("trainer"))
+
+
+@pytest.fixture
+def artifact(build: Build, trainer: Path) -> Path:
+    folder = build()
+    shutil.copy(trainer, folder)
+    return folder
+
+
+@pytest.fixture
+def classifier(build: Build, trainer: Path) -> Path:
+    folder = build("LABELS")
+    shutil.copy(trainer, folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    drawn = np.random.default_rng(5)
+    x, y = (drawn.normal(size=(SAMPLES, width)).astype(np.float32) for width in (2, 3))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    return x, y

@@ -4,7 +4,10 @@
  * -DLABELS   the target is int64 class indices, taken as one-hot rows
  * -DGREEDY   the scratch is planned too small
  * -DGF_FEATURES   with a frozen part whose features are x and, as int64, a number that tells whose x it is
+ * -DSWOLLEN  a step leaves infinity in the momentum, though neither loss nor weights show it
+ * -DSTEEP    a gradient is infinite, though the update is not
  * x[0][0] of 777 makes a parallel task fail with code 3, 778 makes it overrun its workspace. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -159,12 +162,19 @@ int gf_program_train(char *arena, void *const *state, const void *const *inputs,
   update(state[W], state[W_MOMENTUM], dw, I * O, *lr);
   update(state[B], state[B_MOMENTUM], db, O, *lr);
   ++*(int64_t *)state[COUNT];
+#ifdef SWOLLEN
+  ((float *)state[W_MOMENTUM])[0] = INFINITY;
+#endif
   return 0;
 }
 
 int gf_program_gradients(char *arena, void *const *state, const void *const *inputs, float *loss,
                          void *const *gradients) {
-  return backward(arena, state, inputs, loss, gradients[0], gradients[1]);
+  int code = backward(arena, state, inputs, loss, gradients[0], gradients[1]);
+#ifdef STEEP
+  ((float *)gradients[1])[0] = INFINITY;
+#endif
+  return code;
 }
 
 int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs) {

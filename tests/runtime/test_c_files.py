@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +16,15 @@ import pytest
 
 from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
+from gfcompile.runtime.manifest import write_manifest
 from gfcompile.runtime.step import Step
+from tests.manifests import edit_manifest, list_anew, manifest_of
 from tests.missing import skip_for_want
 
-from .c_interface import FEATURE, STATE, C, assert_described
+from .c_interface import FEATURE, STATE, C, Progress, assert_described
 from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of, weights
 
 OK, ARGUMENT, FILE, FORMAT, CHECKSUM, MISMATCH = range(6)
-
-
-class Progress(ctypes.Structure):
-    """gf_progress of gf_step.h."""
-
-    _fields_ = (
-        ("steps", ctypes.c_int64),
-        ("lr", ctypes.c_double),
-        ("note", ctypes.c_char * 256),
-        ("fault", ctypes.c_char * 512),
-    )
 
 
 def test_the_library_describes_itself_as_the_manifest_does(build: Build) -> None:
@@ -126,21 +118,32 @@ def test_a_folder_that_is_not_what_was_compiled(build: Build, tmp_path: Path) ->
         " link to this folder's library,"
         " recompile, or copy the artifact again"
     )
-    damage(other / "manifest.json", lambda content: content.replace(b'"format": 1', b'"format": 2'))
+    edit_manifest(other, format=3)
     assert refused(other, FORMAT) == (
-        "'c/manifest.json': has another format, this runtime reads format 1; recompile the artifact"
+        "'c/manifest.json': has another format, this runtime reads formats 1 and 2; recompile the artifact"
     )
     damage(other / "manifest.json", lambda content: content[:-1])
+    assert refused(other, CHECKSUM) == (
+        "'c/manifest.json': its content does not match its checksum; recompile, or copy the artifact again"
+    )
+    damage(other / "manifest.json", lambda content: content[1:])
     assert refused(other, FORMAT) == "'c/manifest.json': is damaged; recompile, or copy the artifact again"
+    (other / "manifest.json").write_text(json.dumps({**manifest_of(folder)}))
+    assert refused(other, FORMAT) == "'c/manifest.json': has no checksum; recompile, or copy the artifact again"
     folder = build(name="d")
     tensorfile.write(folder / "constants.safetensors", {"scale": np.ones(2, np.float32)})
-    manifest = json.loads((folder / "manifest.json").read_text())
-    digest = hashlib.sha256((folder / "constants.safetensors").read_bytes()).hexdigest()
-    manifest["files"]["constants.safetensors"] = digest
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    list_anew(folder, "constants.safetensors")
     assert refused(folder, MISMATCH) == (
         "'d': has no fitting tensor 'scale' among its constants; recompile, or copy the artifact again"
     )
+    folder = build(name="e")
+    damage(folder / "libstep.so", lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+    assert refused(folder, CHECKSUM) == (
+        "'e/libstep.so': its content is not what was compiled (truncated or changed);"
+        " recompile, or copy the artifact again"
+    )
+    (folder / "libstep.so").unlink()  # linked from elsewhere, or into the program
+    c.gf_step_destroy(c.open(folder))
     assert not c.gf_step_open(None, 1)
     assert c.error() == "gf_step_open: the folder is NULL"
 
@@ -160,6 +163,9 @@ CHANGES: list[tuple[Callable[[Any, Any], Any], int, str]] = [
      " shape or type; compile the same plan"),
     (lambda t, m: m.update(steps="many"), FORMAT, "its step count, lr or note is damaged; use another copy"),
     (lambda t, m: m.update(lr="nan"), FORMAT, "its step count, lr or note is damaged; use another copy"),
+    (lambda t, m: m.update(steps=str(2**63 - 1)), FORMAT, "its step count, lr or note is damaged; use another copy"),
+    (lambda t, m: m.update(draws=f"seed 1 steps {2**63 - 1} epoch 0"), FORMAT, "its draws are damaged; use another"
+     " copy"),
 ]  # fmt: skip
 
 
@@ -201,6 +207,18 @@ def test_a_file_without_a_seal(build: Build, tmp_path: Path, header: bytes) -> N
     c.gf_step_destroy(step)
 
 
+def test_a_name_in_a_file_cannot_write_on_the_terminal(build: Build, tmp_path: Path) -> None:
+    folder, path = build(), tmp_path / "ckpt"
+    header = b'{"a\\u001b[31m\\nb": {"dtype": "none", "shape": [], "data_offsets": [0, 0]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    c = C(folder / "libstep.so")
+    step, progress = c.open(folder), Progress()
+    assert c.gf_step_load(step, str(path).encode(), ctypes.byref(progress)) == FORMAT
+    what = "tensor 'a?[31m?b' has an unknown dtype"
+    assert c.error() == f"'{path}': not a whole safetensors file: {what}; use another copy"
+    c.gf_step_destroy(step)
+
+
 def test_places_that_cannot_be_written(build: Build, tmp_path: Path) -> None:
     folder = build()
     c = C(folder / "libstep.so")
@@ -217,19 +235,50 @@ def test_places_that_cannot_be_written(build: Build, tmp_path: Path) -> None:
     c.gf_step_destroy(step)
 
 
+def test_a_checkpoint_is_held_by_one_step(build: Build, tmp_path: Path) -> None:
+    folder, path = build(), tmp_path / "ckpt"
+    c, progress = C(folder / "libstep.so"), Progress(lr=0.05)
+    first, second, name = c.open(folder), c.open(folder), str(path).encode()
+    text = f"'{path}': process {os.getpid()} is training with it; give each its own checkpoint"
+    assert c.gf_step_hold(first, name) == OK, c.error()
+    for steps in (1, 2, 3):
+        progress.steps = steps
+        assert c.gf_step_save(first, name, ctypes.byref(progress)) == OK, c.error()
+        assert c.gf_step_hold(second, name) == c.gf_error_code() == FILE
+        assert c.error() == text
+        assert c.gf_step_save(second, name, ctypes.byref(progress)) == FILE
+        assert c.error() == f"gf_step_save: {text}"
+        assert c.gf_step_load(second, name, ctypes.byref(progress)) == OK, c.error()
+        assert progress.steps == steps
+    (tmp_path / ".ckpt.tmp").unlink()  # somebody tidies up
+    assert c.gf_step_save(first, name, ctypes.byref(progress)) == OK, c.error()
+    assert c.gf_step_hold(second, name) == FILE
+    child = os.fork()
+    if not child:
+        c.gf_step_destroy(first)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert c.gf_step_hold(second, name) == FILE, "a child that ends lets go of what its parent holds"
+    c.gf_step_destroy(first)
+    assert c.gf_step_hold(second, name) == OK, c.error()
+    c.gf_step_destroy(second)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["ckpt", "ckpt.previous", "linear_step"]
+    assert c.gf_step_hold(None, name) == ARGUMENT
+    assert c.error() == "gf_step_hold: the step or the path is NULL"
+
+
 def test_changed_files_under_the_sanitizers(build: Build, tmp_path: Path) -> None:
-    """20000 changed safetensors files, and a checkpoint with every bit flipped and every byte cut off."""
-    program = tmp_path / "fuzz_files"
-    sources = [HERE / "fuzz_files.c", HERE / "linear_program.c", *runtime_sources("cpu")]
+    """A checkpoint with every byte changed and every byte cut off; `make fuzz` changes all files at random."""
+    program = tmp_path / "flip_checkpoint"
+    sources = [HERE / "flip_checkpoint.c", HERE / "linear_program.c", *runtime_sources("cpu")]
     options = ["-fsanitize=address,undefined", f"-I{RUNTIME}", f'-DBUILD_ID="{build_id_of(())}"', "-pthread"]
     command = ["gcc", *FLAGS, *options, "-o", str(program), *map(str, sources), "-lm"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode and "cannot find" in built.stderr:
         skip_for_want("the sanitizer's library is not installed; install the compiler's sanitizer libraries")
     assert built.returncode == 0, built.stderr
-    folder = build()
-    words = [folder, folder / "weights.safetensors", tmp_path / "ckpt"]
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=120, check=False)
+    words = [program, build(), tmp_path / "ckpt"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout[:3]) == (0, "ok "), done.stdout + done.stderr
 
 
@@ -237,11 +286,11 @@ def test_sha256_of_every_length(build: Build, library: Callable[..., Path], tmp_
     """Through the checksum of a file of that length: hashlib is the judge."""
     folder = build()
     c = C(folder / "libstep.so")
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = manifest_of(folder)
     for size in (0, 1, 54, 55, 56, 63, 64, 65, 119, 120, 128, 1000):
         content = bytes(index % 251 for index in range(size))
         (folder / "weights.safetensors").write_bytes(content)
         manifest["files"]["weights.safetensors"] = hashlib.sha256(content).hexdigest()
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(folder, manifest)
         assert not c.gf_step_open(str(folder).encode(), 1)
         assert c.gf_error_code() == FORMAT, size  # past the checksum: no safetensors file

@@ -299,6 +299,11 @@ def test_damaged_files(step: Step, tmp_path: Path) -> None:
     assert error_of(step.open_cache, folder, SAMPLES) == (
         f"open_cache: '{folder / 'feature1.npy'}' is int64 (3,), not int64 (10,); remove the folder"
     )
+    content = (folder / "feature1.npy").read_bytes()
+    (folder / "feature1.npy").write_bytes(content.replace(b"(3,), }", b"(3,(   "))  # not even Python
+    assert error_of(step.open_cache, folder, SAMPLES) == (
+        f"open_cache: '{folder / 'feature1.npy'}' is missing or damaged; remove the folder"
+    )
     (folder / "feature1.npy").unlink()
     assert error_of(step.open_cache, folder, SAMPLES) == (
         f"open_cache: '{folder / 'feature1.npy'}' is missing or damaged; remove the folder"
@@ -345,3 +350,20 @@ def test_two_caches_of_one_folder_see_each_other(
     caches[0].train(x[:4], y[:4], range(4))
     assert caches[1].known == 4
     caches[1].train(None, y[:4], range(4))
+
+
+@pytest.mark.parametrize("name", ["feature0", "known"])
+def test_a_file_that_another_process_truncates(
+    step: Step, data: tuple[np.ndarray, np.ndarray], tmp_path: Path, name: str
+) -> None:
+    """Read through a mapping, that would have ended this process without a word."""
+    x, y = data
+    path = tmp_path / "features" / f"{name}.npy"
+    cache = step.open_cache(tmp_path / "features", SAMPLES)
+    cache.train(x[:4], y[:4], range(4))
+    before = step.steps
+    os.truncate(path, 0)
+    with pytest.raises(StepError) as caught:
+        cache.train(x[:4], y[:4], range(4))
+    assert str(caught.value) == f"train: '{path}' was truncated while in use; remove the folder, or restore it"
+    assert step.steps == before

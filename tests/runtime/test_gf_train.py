@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
 import signal
 import struct
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,42 +15,8 @@ from gfcompile.runtime import checkpoint, manifest
 from gfcompile.runtime.step import Step
 from tests.missing import skip_for_want
 
-from .conftest import Build
-from .trainer import link_trainer, order, run
-
-SAMPLES = 10  # two batches of 4, and one of 2
-Data = tuple[np.ndarray, np.ndarray]
-
-
-@pytest.fixture(scope="session")
-def trainer(library: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """gf-train, which fits every library of the same interface."""
-    folder = tmp_path_factory.mktemp("trainer")
-    shutil.copy(library(), folder / "libstep.so")
-    return link_trainer(folder)
-
-
-@pytest.fixture
-def artifact(build: Build, trainer: Path) -> Path:
-    folder = build()
-    shutil.copy(trainer, folder)
-    return folder
-
-
-@pytest.fixture
-def classifier(build: Build, trainer: Path) -> Path:
-    folder = build("LABELS")
-    shutil.copy(trainer, folder)
-    return folder
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Data:
-    drawn = np.random.default_rng(5)
-    x, y = (drawn.normal(size=(SAMPLES, width)).astype(np.float32) for width in (2, 3))
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", y)
-    return x, y
+from .conftest import SAMPLES, Data
+from .trainer import link_trainer, options, order, run, start_endless, tensors_of
 
 
 def train_in_python(step: Step, data: Data, epochs: int, seed: int, lr: float) -> list[float]:
@@ -64,15 +26,6 @@ def train_in_python(step: Step, data: Data, epochs: int, seed: int, lr: float) -
         chosen = order(seed, epoch, len(x))
         losses += [step.train(x[part], y[part], lr) for part in (chosen[i : i + 4] for i in range(0, len(x), 4))]
     return losses
-
-
-def tensors_of(path: Path, folder: Path) -> dict[str, bytes]:
-    found = checkpoint.load(path, manifest.read_manifest(folder))
-    return {name: value.tobytes() for name, value in found.tensors.items()}
-
-
-def options(tmp_path: Path, *more: str | Path) -> list[str | Path]:
-    return ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--checkpoint", tmp_path / "run.ckpt", *more]
 
 
 def test_it_trains_as_the_python_wrapper_does(artifact: Path, data: Data, tmp_path: Path) -> None:
@@ -105,25 +58,9 @@ def test_an_interrupted_run_ends_in_the_same_bits(artifact: Path, data: Data, tm
     assert "done after 12 steps" in run(program, *whole), "it trained on though all was done"
 
 
-def start_endless(artifact: Path, tmp_path: Path, hang_up: signal.Handlers) -> subprocess.Popen[str]:
-    """gf-train behind its tenth step, with this disposition of SIGHUP: these tests may run under nohup themselves."""
-    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--progress", "0"))]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up) and None,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step 10 "):
-            break
-    return process
-
-
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_termination_saves_and_ends(sent: signal.Signals, artifact: Path, data: Data, tmp_path: Path) -> None:
-    with start_endless(artifact, tmp_path, signal.SIG_DFL) as process:
+    with start_endless(artifact, options(tmp_path)) as process:
         process.send_signal(sent)
         rest, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + sent
@@ -132,7 +69,7 @@ def test_a_termination_saves_and_ends(sent: signal.Signals, artifact: Path, data
 
 
 def test_under_nohup_it_trains_on(artifact: Path, data: Data, tmp_path: Path) -> None:
-    with start_endless(artifact, tmp_path, signal.SIG_IGN) as process:
+    with start_endless(artifact, options(tmp_path), hang_up=signal.SIG_IGN) as process:
         process.send_signal(signal.SIGHUP)
         assert process.stdout is not None
         for _ in range(100):
@@ -169,32 +106,6 @@ def test_what_is_trained_is_always_evaluated(artifact: Path, data: Data, tmp_pat
         said_error = float(said.split(f"{when}: mean squared error ")[1].split()[0])
         assert said_error == pytest.approx(float(np.mean((found - y) ** 2)), rel=1e-4)
         assert ("mean loss" in said) == ("of its last 1 batches" in said)
-
-
-def test_kills_at_random_moments_lose_nothing_that_was_promised(artifact: Path, data: Data, tmp_path: Path) -> None:
-    """200 processes, each writing a checkpoint a step, each killed: what was printed as written is there."""
-    draw = random.Random(0)
-    command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--checkpoint-every", "1"))]
-    promised, continued, torn = 0, 0, 0
-    for _ in range(200):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            time.sleep(draw.uniform(0.0, 0.03))
-            process.kill()
-            said, failed = process.communicate()
-        assert failed == ""
-        for line in said.splitlines():
-            if line.startswith("continuing from"):
-                resumed = int(line.split("step ")[1].split(",")[0])
-                assert resumed >= promised, said
-                continued += 1
-            if line.startswith("checkpoint ") and line.split()[-1].isdigit():
-                promised = int(line.split()[-1])
-        torn += (tmp_path / ".run.ckpt.tmp").exists()
-    assert min(continued, torn, promised - 200) > 0, "the kills missed the checkpoints"
-    with Step.load(artifact) as step:
-        step.load_checkpoint(tmp_path / "run.ckpt")
-        assert step.steps >= promised
-    assert len(list(tmp_path.glob(".run.ckpt*"))) <= 1, "kills left files behind"
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(artifact: Path, data: Data, tmp_path: Path) -> None:
@@ -263,13 +174,21 @@ ERRORS: list[tuple[list[str], int, str]] = [
      " int64, float32 or float64, little-endian"),
     (["--data", "x.npy", "--labels", "objects.npy"], 1, "'objects.npy': holds '|O' values; save it as uint8, int32,"
      " int64, float32 or float64, little-endian"),
-    (["--data", "x.npy", "--labels", "y.npy", "--checkpoint", "none/run.ckpt"], 1, "--checkpoint 'none/run.ckpt':"
-     " cannot be written there: No such file or directory; choose another place"),
+    (["--data", "x.npy", "--labels", "y.npy", "--checkpoint", "none/run.ckpt"], 1, "--checkpoint 'none/run.ckpt'"
+     " cannot be written: No such file or directory; an older checkpoint there is untouched; choose another place"),
     (["--data", "x.npy", "--labels", "fortran.npy"], 1, "'fortran.npy': lies in Fortran order; save"
      " numpy.ascontiguousarray of it"),
     (["--data", "nan.npy", "--labels", "y.npy"], 1, "'nan.npy': sample 3 holds NaN or Inf; repair the sample or leave"
      " it out"),
+    (["--data", "x.npy", "--labels", "large.npy"], 1, "'large.npy': target 0 is 1e+300, the largest that can be taken"
+     " is 3.40282e+38; repair it or leave the sample out"),
+    (["--data", "x.npy", "--labels", "escape.npy"], 1, "'escape.npy': holds '?[31m' values; save it as uint8, int32,"
+     " int64, float32 or float64, little-endian"),
+    (["--data", "x.npy", "--labels", "y.npy", "--threads", "4294967297"], 1, "2147483647 threads asked for; the most is"
+     " 256"),
     (["--data", "x.npy", "--labels", "y.npy", "--lr", "fast"], 2, "--lr 'fast': must be a finite number, 0 or more"),
+    (["--data", "x.npy", "--labels", "y.npy", "--lr", "1e300"], 2, "--lr '1e300': is more than a float32 holds; give"
+     " 3.4e38 or less"),
     (["--data", "x.npy", "--labels", "y.npy", "--epochs", "0"], 2, "--epochs '0': must be a whole number, 1 or more"),
     (["--data", "x.npy", "--labels", "y.npy", "--mean", "1,,2"], 2, "--mean '1,,2': must be numbers separated by"
      " commas"),
@@ -286,8 +205,8 @@ ERRORS: list[tuple[list[str], int, str]] = [
      " path"),
     (["--data", "x.npy", "--labels", "y.npy", "--checkpoint", "other.ckpt"], 1, "'other.ckpt': not a whole safetensors"
      " file: it has no header; use another copy"),
-    (["--data", "x.npy", "--labels", "y.npy", "--lr", "1e30"], 1, "the loss is inf at step 2; the last checkpoint is as"
-     " it was; try a smaller --lr"),
+    (["--data", "x.npy", "--labels", "y.npy", "--lr", "1e30"], 1, "training diverged at step 2 with lr 1e+30:"
+     " the loss was 7.20879 at first and is inf now; no checkpoint was written; try a smaller --lr"),
 ]  # fmt: skip
 
 
@@ -303,6 +222,8 @@ def test_errors(artifact: Path, data: Data, tmp_path: Path, words: list[str], co
     np.save(tmp_path / "complex.npy", y.astype(np.complex64))
     np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     np.save(tmp_path / "fortran.npy", np.asfortranarray(y))
+    np.save(tmp_path / "large.npy", np.full((SAMPLES, 3), 1e300))
+    (tmp_path / "escape.npy").write_bytes((tmp_path / "y.npy").read_bytes().replace(b"<f4", b"\x1b[31m"))
     np.save(tmp_path / "nan.npy", np.where(np.arange(SAMPLES)[:, None] == 3, np.float32("nan"), x))
     done = subprocess.run(
         [artifact / "gf-train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

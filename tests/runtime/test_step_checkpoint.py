@@ -89,6 +89,9 @@ CHANGES: list[tuple[Callable[[Any, Any], Any], str]] = [
      " expected int64 (); compile the same plan"),
     (lambda t, m: m.update(steps="many"), "its step count or lr is damaged; use another copy"),
     (lambda t, m: m.update(lr="nan"), "its step count or lr is damaged; use another copy"),
+    (lambda t, m: m.update(steps=str(2**63 - 1)), "its step count or lr is damaged; use another copy"),
+    (lambda t, m: m.update(draws=f"seed {2**32} steps 1 epoch 0"), "its draws are damaged; use another copy"),
+    (lambda t, m: m.update(draws=f"seed 1 steps 1 epoch {2**63 - 1}"), "its draws are damaged; use another copy"),
 ]  # fmt: skip
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gfcompile.runtime import tensorfile
 from gfcompile.runtime.errors import StepError
+from gfcompile.runtime.manifest import AGAIN
 from gfcompile.runtime.step import Step
+from tests.manifests import edit_manifest, list_anew, manifest_of
 
-from .conftest import Build
+from .conftest import Build, manifest
 
 Batch = tuple[np.ndarray, np.ndarray]
 X = np.ones((4, 2), np.float32)
@@ -101,20 +104,21 @@ def test_a_partial_batch_that_cannot_be_weighted(build: Build) -> None:
             " statistics; pass 4 samples, or recompile with --batchnorm eval or --batch 3"
         )
         assert step.predict(X[:3]).shape == (3, 3)
-    with Step.load(build(name="b", loss={"name": "my:loss", "per_sample": False, "classes": None})) as step:
+    with Step.load(build(name="b", loss={**manifest()["loss"], "name": "my:loss", "per_sample": False})) as step:
         assert text_of(step.gradients, X[:1], Y[:1]) == (
             "gradients: 1 samples, but the compiled batch is 4 and loss 'my:loss' has no per-sample weight to leave"
             " the padding out; pass 4 samples, or recompile with --batch 1"
         )
 
 
-@pytest.mark.parametrize("lr", [float("nan"), float("inf"), -0.1, 1e39])
+@pytest.mark.parametrize("lr", [float("nan"), float("inf"), -0.1])
 def test_bad_learning_rate(build: Build, lr: float) -> None:
     with Step.load(build()) as step:
         expected = f"lr: {lr} is not usable; pass a finite learning rate of 0 or more"
         assert text_of(step.train, X, Y, lr) == expected
         assert text_of(setattr, step, "lr", lr) == expected
         assert text_of(step.train, X, Y, lr="fast") == "lr: 'fast' is no number; pass a float"
+        assert text_of(step.train, X, Y, lr=1e300) == "lr: 1e+300 is more than a float32 holds; pass 3.4e38 or less"
         assert (step.lr, step.steps) == (0.05, 0)
 
 
@@ -151,50 +155,70 @@ def replace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def edit_manifest(folder: Path, **changes: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def test_damaged_manifest(build: Build, tmp_path: Path) -> None:
     assert text_of(Step.load, tmp_path) == (
         f"'{tmp_path}': no manifest.json there; pass the folder that gfcompile wrote"
     )
     folder = build()
-    original = json.loads((folder / "manifest.json").read_text())
-    path = folder / "manifest.json"
+    original, path = manifest_of(folder), folder / "manifest.json"
     edit_manifest(folder, build_id="0" * 64)
     assert text_of(Step.load, folder) == (
         f"'{folder / 'libstep.so'}': its build id {original['build_id'][:12]} is not the manifest's 000000000000;"
         " recompile, or copy the whole artifact again (in a new process if it was overwritten in place)"
     )
-    edit_manifest(folder, build_id=original["build_id"], state=original["state"][:-1])
+    edit_manifest(folder, build_id=original["build_id"], format=3)
     assert text_of(Step.load, folder) == (
-        f"'{folder}': the manifest and the library disagree about the state; recompile, or copy the artifact again"
+        f"'{path}': format '3', this runtime reads formats 1 and 2; recompile the artifact"
     )
-    edit_manifest(folder, state=original["state"], format=2)
-    assert text_of(Step.load, folder) == f"'{path}': format 2, this runtime reads format 1; recompile the artifact"
-    path.write_text("{")
-    assert text_of(Step.load, folder) == f"'{path}': is damaged; recompile, or copy the artifact again"
+    path.write_bytes(path.read_bytes().replace(b'"lr": 0.05', b'"lr": 0.04'))
+    assert text_of(Step.load, folder) == f"'{path}': its content does not match its checksum; {AGAIN}"
+    path.write_text(json.dumps(original))
+    assert text_of(Step.load, folder) == f"'{path}': has no checksum; {AGAIN}"
+    for damaged in (b"{", b"[" * 100_000, b'{"format": 1, "name": "\xff"}'):
+        path.write_bytes(damaged)
+        assert text_of(Step.load, folder) == f"'{path}': is damaged; {AGAIN}"
+
+
+def test_a_manifest_of_the_format_before(build: Build, batch: Batch) -> None:
+    """Without a checksum, but with every other check."""
+    folder = build()
+    with Step.load(folder) as step:
+        loss = step.train(*batch)
+    old = {**manifest_of(folder), "format": 1}
+    del old["sha256"]
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(old))
+    with Step.load(folder) as step:
+        assert step.train(*batch) == loss
+    path.write_text(json.dumps({**old, "batch": 5}))
+    assert "the manifest and the library disagree about batch, '5' and '4'" in text_of(Step.load, folder)
 
 
 def test_weights_that_do_not_fit(build: Build) -> None:
     folder = build()
-    state = json.loads((folder / "manifest.json").read_text())["state"]
-    state[1]["name"] = state[3]["of"] = "other.bias"
-    edit_manifest(folder, state=state)
-    assert text_of(Step.load, folder) == (
-        f"'{folder / 'weights.safetensors'}': has no fitting tensor 'other.bias'; recompile, or copy the artifact again"
-    )
+    for name, wrong, text in (
+        ("weights", {"fc.weight": np.zeros(6)}, f"has no fitting tensor 'fc.weight'; {AGAIN}"),
+        ("constants", {"scale": np.zeros(2)}, f"has no fitting tensor 'scale'; {AGAIN}"),
+    ):
+        path = folder / f"{name}.safetensors"
+        whole = path.read_bytes()
+        tensorfile.write(path, wrong)
+        list_anew(folder, path.name)
+        assert text_of(Step.load, folder) == f"'{path}': {text}"
+        path.write_bytes(b"no safetensors")
+        list_anew(folder, path.name)
+        assert text_of(Step.load, folder).startswith(f"'{path}': not a whole safetensors file: its header says ")
+        path.write_bytes(whole)
+        list_anew(folder, path.name)
+    edit_manifest(folder, state_dict=[*manifest_of(folder)["state_dict"], "other"])
+    with Step.load(folder) as step:
+        assert text_of(step.state_dict) == f"'weights.safetensors': has no tensor 'other'; {AGAIN}"
 
 
 def test_a_library_that_cannot_be_loaded(build: Build) -> None:
-    from gfcompile.runtime.tensorfile import sha256
-
     folder = build()
     replace(folder / "libstep.so", b"not a library")
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    edit_manifest(folder, files={**files, "libstep.so": sha256(b"not a library")})
+    list_anew(folder, "libstep.so")
     text = text_of(Step.load, folder)
     assert text.startswith(f"'{folder / 'libstep.so'}': cannot be loaded: ")
     assert text.endswith("; was it compiled for another target?")

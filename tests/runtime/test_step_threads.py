@@ -145,8 +145,9 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
     assert c.gf_build_id().decode() == build_id_of(())
     assert c.gf_step_train(None, None, 0.1, None) == c.gf_error_code() == 1
     assert c.gf_error() == b"gf_step_train: the step or its inputs are NULL"
-    assert c.gf_step_train(None, None, float("nan"), None) == c.gf_error_code() == 1
-    assert c.gf_error() == b"gf_step_train: the learning rate must be finite and not negative"
+    for rate, text in ((float("nan"), b"nan"), (float("inf"), b"inf"), (-0.5, b"-0.5")):
+        assert c.gf_step_train(None, None, rate, None) == c.gf_error_code() == 1
+        assert c.gf_error() == b"gf_step_train: the learning rate '" + text + b"' must be finite and not negative"
     assert c.gf_step_create(257) is None
     assert c.gf_error() == b"257 threads asked for; the most is 256"
     assert c.gf_step_tensor_bytes(6) == c.gf_step_tensor_bytes(-1) == 0

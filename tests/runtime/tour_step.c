@@ -21,7 +21,7 @@ static void meet_errors(const arrays *inputs) {
   expect_error(gf.gf_step_set_threads(NULL, 2), "gf_step_set_threads: the step is NULL");
   expect_error(gf.gf_step_set_threads(steps[0], 257), "257 threads asked for; the most is 256");
   expect_error(gf.gf_step_train(steps[0], inputs_of(inputs), NAN, NULL),
-               "gf_step_train: the learning rate must be finite and not negative");
+               "gf_step_train: the learning rate 'nan' must be finite and not negative");
   expect_error(gf.gf_step_train(NULL, inputs_of(inputs), 0, NULL), "gf_step_train: the step or its inputs are NULL");
   expect_error(gf.gf_step_gradients(steps[0], NULL, NULL, NULL),
                "gf_step_gradients: the step or its inputs are NULL");

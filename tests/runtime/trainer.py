@@ -1,30 +1,31 @@
-"""gf-train linked to the hand-written step of `linear_program.c`, in that step's artifact."""
+"""gf-train for the hand-written step of `linear_program.c`, in that step's artifact."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from .conftest import FLAGS, RUNTIME
+from gfcompile.codegen.link import trainer_sources
+from gfcompile.runtime import checkpoint, manifest
 
-SOURCES = [str(path) for path in sorted((RUNTIME / "train").glob("*.c"))]
+from .conftest import FLAGS, RUNTIME
 
 
 def link_trainer(folder: Path, *options: str) -> Path:
-    """gf-train in the folder of a library, as the compiler links it; all warnings are errors."""
-    found = [f"-L{folder}", "-Wl,--no-as-needed", "-l:libstep.so", "-Wl,-rpath,$ORIGIN"]
+    """gf-train in an artifact's folder, as the compiler links it; all warnings are errors."""
     command = [
         "gcc",
         *FLAGS,
         "-std=gnu11",
         *options,
         f"-I{RUNTIME}",
-        *SOURCES,
-        *found,
+        *map(str, trainer_sources()),
         "-lm",
+        "-ldl",
         "-o",
         folder / "gf-train",
     ]
@@ -38,6 +39,33 @@ def run(program: Path, *words: str | Path, code: int = 0) -> str:
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr
+
+
+def options(tmp_path: Path, *more: str | Path) -> list[str | Path]:
+    return ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--checkpoint", tmp_path / "run.ckpt", *more]
+
+
+def start_endless(
+    artifact: Path, words: Sequence[str | Path], hang_up: signal.Handlers = signal.SIG_DFL
+) -> subprocess.Popen[str]:
+    """gf-train behind its tenth step, with this disposition of SIGHUP: these tests may run under nohup themselves."""
+    process = subprocess.Popen(
+        [artifact / "gf-train", *map(str, words), "--epochs", "1000000000", "--progress", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up) and None,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 10 "):
+            break
+    return process
+
+
+def tensors_of(path: Path, folder: Path) -> dict[str, bytes]:
+    found = checkpoint.load(path, manifest.read_manifest(folder))
+    return {name: value.tobytes() for name, value in found.tensors.items()}
 
 
 def _numbers(state: int) -> Iterator[int]:

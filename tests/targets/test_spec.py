@@ -164,7 +164,24 @@ def test_a_missing_file() -> None:
         ("cache_kib = 256", "cache_kib = -1", "cache_kib is '-1'; give a whole number of at least 1"),
         ("lanes = 4", "lanes = true", "lanes is 'True'; give a whole number of at least 1, or \"host\""),
         ('"a board"', "7", "description is '7'; give a text in quotes"),
-        ('["zig", "cc"]', '"zig cc"', "link is 'zig cc'; give a list of words, as in [\"cc\"]"),
+        ('["zig", "cc"]', '"zig cc"', "link is 'zig cc'; give the name of a C compiler on your PATH and"),
+        *(
+            ('["zig", "cc"]', str(words), f"link is '{words}'; give the name of a C compiler on your PATH and machine")
+            for words in (
+                ["./x.sh"], ["sh", "x.sh"], ["./gcc"], ["gcc", "-wrapper", "x.sh"], ["gcc", "-fplugin=x.so"],
+                ["gcc", "-B."], ["gcc", "x.c"], ["gcc", "@x"], ["zig", "run", "x.zig"],
+            )
+        ),
+        (
+            "lanes = 4",
+            'lanes = 4\nemulator = ["./x.sh"]',
+            "emulator is '['./x.sh']'; give the name of a qemu on your PATH and its -cpu, as in",
+        ),
+        (
+            "lanes = 4",
+            'lanes = 4\nemulator = ["qemu-aarch64", "-plugin", "x.so"]',
+            "emulator is '['qemu-aarch64', '-plugin', 'x.so']'; give the name of a qemu on your PATH",
+        ),
         ("lanes = 4", 'lanes = 4\nkind = "tpu"', 'kind is \'tpu\'; give "cpu" or "cuda"'),
         ("lanes = 4", 'lanes = 4\nglibc = "new"', "glibc is 'new'; give the oldest version to run on, as in \"2.17\""),
         ("lanes = 4", 'lanes = 4\nlibc = "bionic"', 'libc is \'bionic\'; give "glibc" or "musl"'),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gfcompile.runtime.manifest import FORMAT
+from gfcompile.runtime.manifest import write_manifest
 from gfcompile.tuning.tasks import KERNELS, Task, write_tasks
+from tests.runtime.conftest import manifest
 
 
 def write_folder(folder: Path, tasks: Sequence[Task], target: str = "native") -> Path:
     (folder / "graphs").mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"format": FORMAT, "target": target}))
+    write_target(folder, target)
     (folder / "graphs" / KERNELS).write_bytes(write_tasks(tasks))
     return folder
+
+
+def write_target(folder: Path, target: str) -> None:
+    """A manifest; the command reads nothing else of it."""
+    write_manifest(folder, {**manifest(), "target": target})

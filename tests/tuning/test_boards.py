@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,17 @@ import pytest
 from gfcompile.cli import main
 from gfcompile.codegen.schedules import follow, schedule
 from gfcompile.codegen.scheduling import Scheduler
-from gfcompile.runtime.manifest import FORMAT
 from gfcompile.targets import find_target
 from gfcompile.tuning.database import Database, Databases
 from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
 from gfcompile.tuning.session import MOST_ERROR
-from gfcompile.tuning.tasks import KERNELS, Task, write_tasks
+from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.tracker import Tracker
 from gfcompile.tuning.trial import build_trial
 from tests.boards.conftest import need
 from tests.tuning.arm64_python import board_command, board_environment
+from tests.tuning.folders import write_folder
 from tests.tuning.kernels import convolution, product
 from tests.tuning.servers import running_boards
 
@@ -38,9 +37,7 @@ def test_tuning_through_an_emulated_board(
     python = board_command(emulator, tmp_path / "python")
     folder, db = tmp_path / "step", tmp_path / "board.jsonl"
     tasks = [Task(kernel_hash(each), kernel, each, 1) for kernel, each in KERNELS_TRIED.items()]
-    (folder / "graphs").mkdir(parents=True)
-    (folder / "graphs" / KERNELS).write_bytes(write_tasks(tasks))
-    (folder / "manifest.json").write_text(json.dumps({"format": FORMAT, "target": name}))  # the command needs no other
+    write_folder(folder, tasks, name)
     boards = ["--rpc", f"{tracker.host}:{tracker.port}", "--key", name]
     command = ["tune", str(folder), *boards, "--db", str(db), "--trials", "10"]
     with running_boards(tracker, name, 1, python, board_environment()):

@@ -21,14 +21,13 @@ from torch import nn
 
 import gfcompile
 from gfcompile.cli import main
-from gfcompile.runtime.manifest import FORMAT
 from gfcompile.tuning.database import Database
 from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.session import Session
 from gfcompile.tuning.space import Candidate, list_templates
 from gfcompile.tuning.tasks import KERNELS, Task, read_tasks, write_tasks
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
-from tests.tuning.folders import write_folder
+from tests.tuning.folders import write_folder, write_target
 from tests.tuning.forged import NATIVE, forge
 from tests.tuning.kernels import convolution, product, scaled
 from tests.tuning.records import fill, trial
@@ -172,7 +171,7 @@ def test_an_artifact_for_another_machine(
     capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its target is the artifact's; without the emulator, it says what to do."""
-    (folder / "manifest.json").write_text(json.dumps({"format": FORMAT, "target": "rpi4"}))
+    write_target(folder, "rpi4")
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     monkeypatch.setenv("PATH", str(tmp_path))
     text = error_of(capsys, "tune", folder, "--db", tmp_path / "db")

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +14,17 @@
 
 static const size_t widths[] = {[UINT8] = 1, [INT32] = 4, [INT64] = 8, [FLOAT32] = 4, [FLOAT64] = 8};
 
+/* One line, whatever a file's header held: its control characters would reach the user's terminal. */
 void die(int code, const char *format, ...) {
+  static char text[8192]; /* room for a path or two */
   va_list arguments;
-  fflush(stdout);
-  fputs("gf-train: ", stderr);
   va_start(arguments, format);
-  vfprintf(stderr, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fputc('\n', stderr);
+  for (char *at = text; *at; ++at)
+    if ((unsigned char)*at < ' ' || *at == 0x7f) *at = '?';
+  fflush(stdout);
+  fprintf(stderr, "gf-train: %s\n", text);
   exit(code);
 }
 
@@ -36,16 +40,60 @@ const char *shape_text(const int64_t *shape, int rank) {
   return text;
 }
 
+#define LOST "was truncated or became unreadable while in use; what was saved last is as it was; restore it and start again"
+static struct {
+  const char *path;
+  const unsigned char *data;
+  size_t bytes;
+  int file;
+} maps[4]; /* samples and targets, to train and to evaluate */
+static int map_count;
+
+static void say(const char *text) {
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
+}
+
+/* Only what a signal handler may call. */
+static void lose_file(int number, siginfo_t *info, void *context) {
+  const unsigned char *at = info->si_addr;
+  const char *path = NULL;
+  (void)context;
+  if (info->si_code != BUS_ADRERR) { /* no matter of files */
+    signal(number, SIG_DFL);
+    raise(number);
+    return;
+  }
+  for (int i = 0; i < map_count; ++i)
+    if (at >= maps[i].data && at < maps[i].data + maps[i].bytes) path = maps[i].path;
+  say(path ? "gf-train: '" : "gf-train: a file of this folder, or a checkpoint");
+  if (path) say(path), say("':");
+  say(" " LOST "\n");
+  _exit(1);
+}
+
+void check_files(void) {
+  struct stat about;
+  for (int i = 0; i < map_count; ++i)
+    if (fstat(maps[i].file, &about) || (uint64_t)about.st_size < maps[i].bytes) die(1, "'%s': " LOST, maps[i].path);
+}
+
+static void watch(const char *path, const unsigned char *data, size_t bytes, int file) {
+  struct sigaction action = {.sa_sigaction = lose_file, .sa_flags = SA_SIGINFO};
+  maps[map_count].path = path, maps[map_count].data = data, maps[map_count].bytes = bytes;
+  maps[map_count++].file = file;
+  sigaction(SIGBUS, &action, NULL);
+}
+
 static const unsigned char *map(const char *path, size_t *bytes) {
   struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would wait for a writer */
   if (file < 0 || fstat(file, &about)) die(1, "'%s': cannot be read: %s; check the path", path, strerror(errno));
   if (!S_ISREG(about.st_mode)) die(1, "'%s': is no file; give an .npy or an idx file", path);
   if (about.st_size == 0) die(1, "'%s': is empty; use another copy", path);
   void *data = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
   if (data == MAP_FAILED) die(1, "'%s': cannot be read: %s", path, strerror(errno));
-  close(file);
   *bytes = (size_t)about.st_size;
+  watch(path, data, *bytes, file);
   return data;
 }
 

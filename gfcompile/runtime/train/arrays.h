@@ -19,7 +19,10 @@ typedef struct {
 /* Print "gf-train: ..." and end the program with this code: 1 something failed, 2 something was asked wrongly. */
 _Noreturn void die(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* From then on, if the file is truncated or its disk fails while it is in use, a sentence says so and the program ends. */
 array open_array(const char *path);
+/* Are all opened files as long as they were? The rest of a page that a truncation has cut reads as zeros. */
+void check_files(void);
 /* Is there such a file? */
 int exists(const char *path);
 double number_at(const array *values, size_t index);

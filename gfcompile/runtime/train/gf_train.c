@@ -2,27 +2,29 @@
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "library.h"
 #include "training.h"
 
-static const char *own_folder(void) {
+static const char *own_path(void) {
   static char path[4096];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
   if (length <= 0) die(1, "cannot find the folder of this program: /proc is not mounted");
   path[length] = '\0';
-  char *slash = strrchr(path, '/');
-  if (slash) *slash = '\0';
   return path;
 }
+
+static gf_step *step;
+/* However it ends: a checkpoint that is held leaves a file behind. */
+static void close_step(void) { gf_step_destroy(step); }
 
 static void print_line(void *checks, const char *text) {
   ++*(int *)checks;
   puts(text);
 }
 
-static int selftest(gf_step *step, const char *folder) {
+static int selftest(const char *folder) {
   int checks = 0, code = gf_step_selftest(step, folder, print_line, &checks);
   if (code && !checks) die(1, "%s", gf_error());
   if (code) printf("FAIL: %s\n", gf_error());
@@ -32,11 +34,10 @@ static int selftest(gf_step *step, const char *folder) {
 
 int main(int count, char **words) {
   setvbuf(stdout, NULL, _IOLBF, 0);
+  const char *folder = load_library(own_path());
   options wanted = read_options(count, words);
-  const char *folder = own_folder();
-  gf_step *step = gf_step_open(folder, wanted.threads);
+  step = gf_step_open(folder, wanted.threads);
   if (!step) die(1, "%s", gf_error());
-  int code = wanted.selftest ? selftest(step, folder) : train(step, &wanted);
-  gf_step_destroy(step);
-  return code;
+  atexit(close_step);
+  return wanted.selftest ? selftest(folder) : train(step, &wanted);
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static const char help[] =
     "keeping:\n"
     "  --checkpoint FILE    continue from it if it exists; write it after each epoch, every 30 seconds, at the\n"
     "                       end, and when interrupted (SIGINT, SIGTERM, SIGHUP, a closed output);\n"
-    "                       FILE.previous is the one before\n"
+    "                       FILE.previous is the one before; a training that diverged ends and writes nothing\n"
     "  --checkpoint-every N write it every N steps, not every 30 seconds\n"
     "\n"
     "other:\n"
@@ -55,6 +56,12 @@ static double read_number(const char *option, const char *text) {
   return value;
 }
 
+static double read_rate(const char *option, const char *text) {
+  double value = read_number(option, text);
+  if (!isfinite((float)value)) die(2, "--%s '%s': is more than a float32 holds; give 3.4e38 or less", option, text);
+  return value;
+}
+
 static int64_t read_whole(const char *option, const char *text, int64_t least) {
   char *end;
   errno = 0;
@@ -62,6 +69,11 @@ static int64_t read_whole(const char *option, const char *text, int64_t least) {
   if (end == text || *end || errno || value < least)
     die(2, "--%s '%s': must be a whole number, %lld or more", option, text, (long long)least);
   return value;
+}
+
+static int read_threads(const char *option, const char *text) {
+  int64_t threads = read_whole(option, text, 1);
+  return threads < INT_MAX ? (int)threads : INT_MAX; /* the runtime takes as many as it can use */
 }
 
 static int read_list(const char *option, const char *text, double *values) {
@@ -139,9 +151,9 @@ options read_options(int count, char **words) {
       case STD: o.how.stds = read_list(name, optarg, o.how.std); break;
       case EPOCHS: o.epochs = read_whole(name, optarg, 1); break;
       case STEPS: o.steps = read_whole(name, optarg, 1); break;
-      case LR: o.lr = read_number(name, optarg), o.has_lr = 1; break;
+      case LR: o.lr = read_rate(name, optarg), o.has_lr = 1; break;
       case SEED: o.seed = (uint64_t)read_whole(name, optarg, 0), o.has_seed = 1; break;
-      case THREADS: o.threads = (int)read_whole(name, optarg, 1); break;
+      case THREADS: o.threads = read_threads(name, optarg); break;
       case CHECKPOINT: o.checkpoint = optarg; break;
       case EVERY: o.checkpoint_every = read_whole(name, optarg, 1); break;
       case PROGRESS: o.progress = read_number(name, optarg); break;

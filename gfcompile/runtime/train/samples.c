@@ -1,5 +1,6 @@
 #include "samples.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,12 +37,12 @@ static void fit_images(dataset *data, char *words, size_t bytes) {
   const int64_t *shape = images->shape, *wanted = input->shape;
   data->direct = same_axes(images, input);
   if (data->direct) return;
-  data->channels_last = images->rank == 4 && shape[1] != wanted[1] && shape[1] != 1 &&
+  int are_images = input->rank == 4 && (images->rank == 3 || images->rank == 4);
+  data->channels_last = are_images && images->rank == 4 && shape[1] != wanted[1] && shape[1] != 1 &&
                         (shape[3] == wanted[1] || shape[3] == 1);
   int first = images->rank == 3 || data->channels_last ? 1 : 2;
   data->channels = images->rank == 3 ? 1 : shape[data->channels_last ? 3 : 1];
-  if (input->rank != 4 || images->rank < 3 || images->rank > 4 ||
-      (data->channels != wanted[1] && data->channels != 1))
+  if (!are_images || (data->channels != wanted[1] && data->channels != 1))
     die(1, "'%s': samples of %s, but the step takes %s; give samples of that shape, or images", images->path,
         without_batch(shape, images->rank), without_batch(wanted, input->rank));
   data->high = shape[first], data->wide = shape[first + 1];
@@ -68,8 +69,20 @@ static void prepare_numbers(dataset *data, const normalisation *how) {
   }
 }
 
-static void check_targets(const dataset *data) {
+/* Asked again at every use: a label that somebody wrote there since then would be an index into nowhere. */
+static double target_at(const dataset *data, size_t i) {
   const gf_about *about = gf_step_about();
+  double value = number_at(&data->targets, i);
+  if (!isfinite(value))
+    die(1, "'%s': target %zu is not finite; repair it or leave the sample out", data->targets.path, i);
+  if (!about->classes || (about->has_ignored && value == (double)about->ignored)) return value;
+  if (value < 0 || value >= about->classes)
+    die(1, "'%s': label %.0f at index %zu is outside 0 to %d; the model has %d classes, so renumber the labels",
+        data->targets.path, value, i, about->classes - 1, about->classes);
+  return value;
+}
+
+static void check_targets(const dataset *data) {
   const array *targets = &data->targets;
   if (targets->shape[0] != data->count)
     die(1, "'%s' has %lld targets and '%s' %lld samples; give files that belong together", targets->path,
@@ -78,16 +91,20 @@ static void check_targets(const dataset *data) {
     die(1, "'%s': targets of %s, but the step takes %s for each sample; give targets of that shape", targets->path,
         without_batch(targets->shape, targets->rank), without_batch(data->target->shape, data->target->rank));
   if (data->target->dtype == GF_INT64 && !is_integer(targets))
-    die(1, "'%s': holds fractions, but loss '%s' takes class numbers; save it as int64", targets->path, about->loss);
+    die(1, "'%s': holds fractions, but loss '%s' takes class numbers; save it as int64", targets->path,
+        gf_step_about()->loss);
   size_t count = sample_size(targets) * (size_t)data->count;
-  for (size_t i = 0; i < count; ++i) {
-    double value = number_at(targets, i);
-    if (!isfinite(value)) die(1, "'%s': target %zu is not finite; repair it or leave the sample out", targets->path, i);
-    if (!about->classes || (about->has_ignored && value == (double)about->ignored)) continue;
-    if (value < 0 || value >= about->classes)
-      die(1, "'%s': label %.0f at index %zu is outside 0 to %d; the model has %d classes, so renumber the labels",
-          targets->path, value, i, about->classes - 1, about->classes);
-  }
+  for (size_t i = 0; i < count; ++i) target_at(data, i);
+}
+
+/* A target must still be that number in a batch. */
+static void check_range(const dataset *data) {
+  const array *targets = &data->targets;
+  double largest = data->target->dtype == GF_INT64 ? 9007199254740992. : FLT_MAX; /* 2^53: a double holds them all */
+  for (size_t i = 0, count = sample_size(targets) * (size_t)data->count; i < count; ++i)
+    if (fabs(number_at(targets, i)) > largest)
+      die(1, "'%s': target %zu is %g, the largest that can be taken is %g; repair it or leave the sample out",
+          targets->path, i, number_at(targets, i), largest);
 }
 
 dataset open_dataset(const char *what, const char *images, const char *targets, const normalisation *how) {
@@ -102,6 +119,7 @@ dataset open_dataset(const char *what, const char *images, const char *targets, 
   fit_images(&data, words, sizeof words);
   prepare_numbers(&data, how);
   check_targets(&data);
+  check_range(&data);
   printf("%s: %lld samples of %s%s\n", what, (long long)data.count,
          without_batch(data.images.shape, data.images.rank), words);
   return data;
@@ -141,7 +159,7 @@ void put_target(const dataset *data, int64_t index, void *batch, int slot) {
   size_t size = sample_size(&data->targets), start = (size_t)index * size;
   for (size_t i = 0; i < size; ++i) {
     size_t at = (size_t)slot * size + i;
-    double value = number_at(&data->targets, start + i);
+    double value = target_at(data, start + i);
     if (data->target->dtype == GF_INT64) ((int64_t *)batch)[at] = (int64_t)value;
     else ((float *)batch)[at] = (float)value;
   }

@@ -1,7 +1,6 @@
 #define _DEFAULT_SOURCE
 #include "training.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -9,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "health.h"
 
 enum { SAVE_SECONDS = 30, ALIGNMENT = 64 };
 
@@ -18,7 +18,7 @@ typedef struct {
   const options *wanted;
   dataset data, eval;
   int has_eval, batch;
-  void **inputs, **outputs;  /* the step's, a block each */
+  void **inputs, **outputs, **gradients; /* the step's, a block each */
   int64_t *order;            /* of the samples in this epoch */
   int64_t epoch, at, batches; /* epochs done; batches done of this one, and in all of it */
   gf_progress progress;
@@ -26,7 +26,8 @@ typedef struct {
   double losses;            /* since the last line */
   double epoch_losses;      /* of this epoch, as far as this process trained it */
   int64_t epoch_steps;
-  int64_t saved_step, said_step, scored_step; /* scored_step: -1 before the first evaluation */
+  double first_loss; /* of the training, those before a resume included; NAN before it */
+  int64_t saved_step, said_step, scored_step, trained_step; /* -1: none of this process; saved_step: or a resumed one */
 } training;
 
 static volatile sig_atomic_t interrupted;
@@ -165,26 +166,34 @@ static void evaluate(training *t) {
     printf("%s: mean squared error %.6g on %" PRId64 " samples\n", when, found.squares / found.counted, t->eval.count);
 }
 
+_Noreturn static void end_diverged(const training *t, int64_t step, double loss, const char *more) {
+  char kept[80] = "no checkpoint was written";
+  if (t->saved_step >= 0) snprintf(kept, sizeof kept, "the checkpoint of step %" PRId64 " is as it was", t->saved_step);
+  die(1, "training diverged at step %" PRId64 " with lr %g: the loss was %g at first and is %g now%s; %s; try a smaller"
+      " --lr", step, t->progress.lr, t->first_loss, loss, more, kept);
+}
+
+/* Weights can have exploded and still be finite; a training that continued from them would not be. The batch trained
+ * last still lies in the inputs. */
+static void check_state(training *t) {
+  float loss;
+  if (t->trained_step != t->progress.steps) return; /* as it was loaded */
+  const char *wrong = judge_state(t->step, t->inputs, t->gradients, t->first_loss, &loss);
+  if (wrong) end_diverged(t, t->progress.steps, loss, wrong);
+}
+
 static void save(training *t) {
   gf_progress *p = &t->progress;
   if (!t->wanted->checkpoint || t->saved_step == p->steps) return;
+  check_files();
+  check_state(t);
   snprintf(p->note, sizeof p->note,
-           "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64, t->wanted->seed,
-           t->data.count, t->batch, t->epoch, t->at);
+           "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64 " loss %.9g",
+           t->wanted->seed, t->data.count, t->batch, t->epoch, t->at, t->first_loss);
   if (gf_step_save(t->step, t->wanted->checkpoint, p)) die(1, "%s", gf_error());
   t->saved_step = p->steps;
   t->saved_at = now();
   printf("checkpoint %s: step %" PRId64 "\n", t->wanted->checkpoint, p->steps);
-}
-
-/* Said before the first step: otherwise the minutes until the first checkpoint are lost. */
-static void check_place(const char *checkpoint) {
-  char folder[4096];
-  snprintf(folder, sizeof folder, "%s", checkpoint);
-  char *slash = strrchr(folder, '/');
-  if (slash) slash[slash == folder] = '\0';
-  if (access(slash ? folder : ".", W_OK))
-    die(1, "--checkpoint '%s': cannot be written there: %s; choose another place", checkpoint, strerror(errno));
 }
 
 /* In place of `before`: a checkpoint's own seed stays. */
@@ -205,6 +214,7 @@ static void resume(training *t, options *o) {
   gf_progress *p = &t->progress;
   uint64_t seed;
   int64_t samples, epoch, at;
+  double first_loss = NAN; /* older versions did not write it */
   int size;
   char previous[4096];
   snprintf(previous, sizeof previous, "%s.previous", o->checkpoint);
@@ -212,8 +222,8 @@ static void resume(training *t, options *o) {
   if (gf_step_load(t->step, o->checkpoint, p)) die(1, "%s", gf_error());
   if (p->fault[0]) printf("warning: %s\n", p->fault);
   t->saved_step = p->steps;
-  if (sscanf(p->note, "gf-train seed %" SCNu64 " samples %" SCNd64 " size %d epoch %" SCNd64 " batch %" SCNd64, &seed,
-             &samples, &size, &epoch, &at) != 5 || epoch < 0 || at < 0) {
+  if (sscanf(p->note, "gf-train seed %" SCNu64 " samples %" SCNd64 " size %d epoch %" SCNd64 " batch %" SCNd64
+             " loss %lf", &seed, &samples, &size, &epoch, &at, &first_loss) < 5 || epoch < 0 || at < 0) {
     printf("continuing from %s: step %" PRId64 ", not written by gf-train: it begins with epoch 1\n", o->checkpoint,
            p->steps);
     return;
@@ -228,6 +238,7 @@ static void resume(training *t, options *o) {
         "'%s': was made with %" PRId64 " samples, '%s' has %" PRId64
         "; give the same data, or begin another checkpoint",
         o->checkpoint, samples, t->data.images.path, t->data.count);
+  t->first_loss = first_loss;
   t->epoch = epoch;
   t->at = size == t->batch ? at : 0;
   if (t->epoch >= o->epochs)
@@ -277,10 +288,9 @@ static int run_epoch(training *t) {
     if (interrupted || (t->wanted->steps && t->progress.steps >= t->wanted->steps)) return 1;
     stage(t, &t->data, t->order, t->at * t->batch);
     if (gf_step_train(t->step, (const void *const *)t->inputs, (float)t->progress.lr, &loss)) die(1, "%s", gf_error());
-    if (!isfinite(loss))
-      die(1, "the loss is %g at step %" PRId64 "; the last checkpoint is as it was; try a smaller --lr", loss,
-          t->progress.steps + 1);
-    ++t->progress.steps;
+    if (isnan(t->first_loss)) t->first_loss = loss;
+    if (is_beyond_hope(t->first_loss, loss)) end_diverged(t, t->progress.steps + 1, loss, "");
+    t->trained_step = ++t->progress.steps;
     ++t->at;
     say_progress(t, loss);
     if (t->at == t->batches) break;
@@ -304,7 +314,8 @@ static void release(void **some, gf_kind kind) {
 int train(gf_step *step, const options *given) {
   const gf_about *about = gf_step_about();
   options o = *given;
-  training t = {.step = step, .wanted = &o, .batch = about->batch, .saved_step = -1, .scored_step = -1};
+  training t = {.step = step, .wanted = &o, .batch = about->batch, .first_loss = NAN, .saved_step = -1,
+                .scored_step = -1, .trained_step = -1};
   t.data = open_dataset("training data", o.data, o.labels, &o.how);
   t.has_eval = o.eval_data != NULL;
   if (t.has_eval) t.eval = open_dataset("evaluation data", o.eval_data, o.eval_labels, &o.how);
@@ -318,13 +329,14 @@ int train(gf_step *step, const options *given) {
   t.progress.lr = about->lr;
   draw_from_seed(&t, 0, o.seed);
   if (o.checkpoint) {
-    check_place(o.checkpoint);
+    if (gf_step_hold(step, o.checkpoint)) die(1, "--checkpoint %s", gf_error()); /* before hours are trained for it */
     resume(&t, &o);
   } else printf("no --checkpoint: what is trained is lost at the end\n");
   if (o.has_lr) t.progress.lr = o.lr;
   if (!o.epochs) o.epochs = o.steps ? INT64_MAX : 1;
   t.inputs = blocks(GF_KIND_INPUT);
   t.outputs = blocks(GF_KIND_OUTPUT);
+  if (o.checkpoint) t.gradients = blocks(GF_KIND_GRADIENT);
   if (!(t.order = malloc((size_t)t.data.count * sizeof *t.order))) die(1, "no memory for the order of the samples");
   printf("batches of %d, %" PRId64 " an epoch, lr %g, seed %" PRIu64 ", %d threads\n", t.batch, t.batches,
          t.progress.lr, o.seed, gf_step_threads(step));
@@ -341,5 +353,6 @@ int train(gf_step *step, const options *given) {
   free(t.order);
   release(t.inputs, GF_KIND_INPUT);
   release(t.outputs, GF_KIND_OUTPUT);
+  if (t.gradients) release(t.gradients, GF_KIND_GRADIENT);
   return interrupted ? 128 + interrupted : 0;
 }

@@ -163,7 +163,7 @@ static long read_until(int in, double deadline, char *json, size_t bytes) {
   size_t used = 0;
   while (used < bytes) {
     double left = deadline - seconds_now();
-    if (left <= 0) return -1;
+    if (!(left > 0)) return -1; /* a timeout that is no number is over too */
     struct pollfd wait = {.fd = in, .events = POLLIN};
     if (poll(&wait, 1, left > 1 ? 1000 : (int)(left * 1000) + 1) <= 0) continue;
     ssize_t count = read(in, json + used, bytes - used);

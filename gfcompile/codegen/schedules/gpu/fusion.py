@@ -16,15 +16,18 @@ from gfcompile.codegen.schedules.gpu.threads import is_bound
 
 def inline_producers(sch: Schedule, block: SBlockRV) -> None:
     """Fold the injective blocks that `block` reads into it, and what those read in turn."""
-    for producer in sch.get_producers(block):
-        if not Block(producer, sch.get(producer)).is_injective:
-            continue
-        try:
-            sch.compute_inline(producer)
-        except ScheduleError:
-            continue
-        inline_producers(sch, block)
-        return
+    while any(_inline(sch, producer) for producer in sch.get_producers(block)):
+        pass  # it reads others now
+
+
+def _inline(sch: Schedule, producer: SBlockRV) -> bool:
+    if not Block(producer, sch.get(producer)).is_injective:
+        return False
+    try:
+        sch.compute_inline(producer)
+    except ScheduleError:
+        return False
+    return True
 
 
 def inline_epilogue(sch: Schedule, block: SBlockRV, own: int = 0) -> None:

@@ -1,0 +1,1 @@
+"""`.pt2`: programs that torch.export.save wrote, read as data."""

@@ -1,0 +1,1 @@
+"""`.pt` and `.pth`: pickled modules, read without running what is in the file."""

@@ -1,0 +1,62 @@
+"""A network may be as deep as it likes: hundreds of layers and joins, through every stage, compiled and trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gfcompile
+from tests.end_to_end.eager import Eager
+from tests.tolerances import EXACT_GRADIENT, LOSS, assert_near
+
+LAYERS = 600
+SHAPE = (2, 4, 8, 8)
+
+
+class Link(nn.Module):
+    """A convolution and its activation; every tenth is normalised and joins what came before it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3 if number % 10 == 0 else 1, padding=1 if number % 10 == 0 else 0)
+        self.norm = nn.BatchNorm2d(4) if number % 10 == 0 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return torch.relu(y) if self.norm is None else torch.relu(x + self.norm(y))
+
+
+def chain(layers: int) -> nn.Module:
+    """Signals keep their size all the way: kernels near the identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body = nn.Sequential(*(Link(number) for number in range(layers)))
+        with torch.no_grad():
+            for link in body:
+                link.conv.weight.mul_(0.2)
+                middle = link.conv.weight.shape[-1] // 2
+                if link.norm is None:
+                    link.conv.weight[:, :, middle, middle] += torch.eye(4)
+                else:
+                    link.norm.running_mean.normal_(0.0, 0.1)
+                    link.norm.running_var.uniform_(1.0, 3.0)
+        return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 2])
+
+
+@pytest.mark.slow
+def test_a_chain_of_600_layers_trains_as_in_pytorch(tmp_path):
+    model, (x, y) = chain(LAYERS), batch()
+    step = gfcompile.compile(model, x, layers=3, r=2, cache_prefix=True, tuning=False, out=tmp_path / "deep_step")
+    peer = Eager(model, step.manifest["gradients"], patches=dict.fromkeys(step.filtered_layers, 2))
+    assert len(step.filtered_layers) == 3
+    _, expected = peer.gradients(x, y)
+    for name, gradient in step.gradients(x, y).items():
+        assert_near(gradient, expected[name], EXACT_GRADIENT, name)
+    assert step.train(x, y) == pytest.approx(peer.train(x, y), rel=LOSS)
+    assert step.features(x)
+    step.close()
