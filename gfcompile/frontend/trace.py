@@ -67,6 +67,8 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
     try:
         with torch.no_grad():
             return copy.deepcopy(module)(*inputs)
+    except UserError:
+        raise
     except Exception as error:  # the user's model may raise anything
         raise UserError(
             f"model: cannot run on an input of {shapes} ({one_line(error)}); give the shape that it takes with --input"

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import pickle
+import re
 import sys
 import zipfile
 
@@ -14,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gfcompile.errors import UserError
 from gfcompile.frontend.load import load_model
+from gfcompile.frontend.trace import run_once
 from tests.frontend.model_files import GARBAGE, NET_SOURCE, Calls, assert_same_function, save_pickle, small_net, text_of
 
 
@@ -68,11 +71,24 @@ def test_module_with_the_usual_attributes(tmp_path):
     module = load_model(str(tmp_path / "net.pt")).module
     for name, value in kept.items():
         if name == "norm":
-            assert (module.norm.func, module.norm.keywords) == (nn.LayerNorm, {"eps": 1e-6})
+            assert (module.norm.func.kind, module.norm.keywords) == (nn.LayerNorm, {"eps": 1e-6})
         else:
             assert getattr(module, name) == value
     assert module[0].weight.tag == module.marked.tag == "kept"
     assert isinstance(module[0].weight, nn.Parameter)
+
+
+@pytest.mark.parametrize("held", [nn.Linear, functools.partial(nn.Linear, out_features=1)])
+def test_a_class_may_be_kept_but_not_called(tmp_path, held):
+    """This layer calls an attribute in its forward pass; constructors of some libraries load files that they are told."""
+    layer = nn.TransformerEncoderLayer(8, 1, 1)
+    layer.activation, layer.activation_relu_or_gelu = held, 0
+    path = str(tmp_path / "net.pt")
+    torch.save(layer, path)
+    module = load_model(path).module
+    refused = f"{path}: makes a 'Linear' while it runs; if you trust the file, add --trust"
+    with pytest.raises(UserError, match=f"^{re.escape(refused)}$"):
+        run_once(module, (torch.zeros(2, 8, 8),))
 
 
 @pytest.fixture

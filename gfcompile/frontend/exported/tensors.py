@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +61,9 @@ def _make_tensor(content: bytearray, about: dict[str, Any], is_parameter: bool) 
         values = torch.frombuffer(content, dtype=torch.uint8).view(dtype)
         tensor = torch.as_strided(values, size, stride, _whole(about["storage_offset"]))  # stays within its record
     else:
-        tensor = torch.empty(size, dtype=dtype)
-        if tensor.numel():
+        if math.prod(size):
             raise MalformedError("a tensor has lost its values")
+        tensor = torch.empty(size, dtype=dtype)
     tensor = tensor.detach()
     return nn.Parameter(tensor, about["requires_grad"] is True) if is_parameter else tensor
 

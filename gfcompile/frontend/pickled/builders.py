@@ -13,13 +13,13 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gfcompile.frontend.foreign import MalformedError
+from gfcompile.frontend.foreign import MalformedError, refuse_without_trust
 
 TORCH_FUNCTIONS = object()  # stands for the class that torch's own functions are attributes of
 _ACTIVATIONS = {name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "selu", "celu", "prelu", "square")}
@@ -70,6 +70,18 @@ class Storage:
         if not self.content:
             return torch.empty(0, dtype=self.dtype)
         return torch.frombuffer(self.content, dtype=torch.uint8).view(self.dtype)
+
+
+@dataclass(frozen=True)
+class ModuleClass:
+    """Names what a module is. Models keep classes in attributes (a ResNet its kind of norm); were they classes still, a
+    forward pass that calls an attribute would make any module with any arguments, and some constructors load files."""
+
+    kind: type[nn.Module]
+    path: str  # of the file
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        refuse_without_trust(self.path, f"makes a '{self.kind.__qualname__}' while it runs")
 
 
 def is_module_class(value: object) -> bool:
@@ -126,13 +138,13 @@ def _expect(right: bool, name: str) -> None:
 
 def _is_simple(value: object) -> bool:
     """A value, a class or a function to hold, or a tuple of values: nothing that can be nested without end."""
-    if is_module_class(value) or is_torch_function(value):
+    if isinstance(value, ModuleClass) or is_torch_function(value):
         return True
     return all(isinstance(part, Scalar) for part in (value if type(value) is tuple else (value,)))
 
 
 def _check_held_callable(value: object) -> None:
-    if not is_module_class(value) and not is_torch_function(value):
+    if not isinstance(value, ModuleClass) and not is_torch_function(value):
         raise MalformedError("a 'functools.partial' calls neither a module class nor a function of torch.nn.functional")
 
 
@@ -258,10 +270,10 @@ def _attribute(owner: Any, name: Any) -> Any:
     """Protocol 2 writes a class within a class, and torch's own functions, as attributes."""
     if owner is TORCH_FUNCTIONS and type(name) is str and name in _ACTIVATIONS:
         return _ACTIVATIONS[name]
-    found = vars(owner).get(name) if is_module_class(owner) and type(name) is str else None
-    if found is None or not is_module_class(found) or found.__module__ != owner.__module__:
+    found = vars(owner.kind).get(name) if isinstance(owner, ModuleClass) and type(name) is str else None
+    if found is None or not is_module_class(found) or found.__module__ != owner.kind.__module__:
         raise MalformedError(f"it asks for '{name}' of something that is no module class")
-    return found
+    return ModuleClass(found, owner.path)
 
 
 def _partial(function: Any) -> functools.partial[Any]:

@@ -22,6 +22,7 @@ from gfcompile.frontend.pickled.builders import (
     BUILDERS,
     TORCH_FUNCTIONS,
     Builder,
+    ModuleClass,
     StorageKind,
     is_module_class,
     is_torch_function,
@@ -79,7 +80,7 @@ class Names:
         is_enum = isinstance(found, type) and issubclass(found, Enum)
         if not (is_enum or is_module_class(found)) or not self._may_define(found.__module__):
             self._refuse(full_name)
-        return found
+        return found if is_enum else ModuleClass(found, self._path)
 
     def _find_class(self, module_name: str, name: str) -> Any:
         found = in_user_files(module_name, name, self._code)
@@ -159,5 +160,7 @@ def name_of(value: Any) -> str:
     """How a message calls a value: by its own name, or that of its type."""
     if isinstance(value, Builder):
         return value.name
+    if isinstance(value, ModuleClass):
+        value = value.kind
     named = value if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) else type(value)
     return f"{named.__module__}.{named.__qualname__}"

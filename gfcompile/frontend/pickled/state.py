@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gfcompile.frontend.foreign import MalformedError, refuse_without_trust
-from gfcompile.frontend.pickled.builders import Scalar, is_module_class, is_torch_function
+from gfcompile.frontend.pickled.builders import ModuleClass, Scalar, is_torch_function
 from gfcompile.frontend.pickled.names import name_of
 
 _FRESH = vars(nn.Module())
@@ -100,7 +100,7 @@ def _check_value(path: str, module: nn.Module, name: str, value: Any, seen: set[
     waiting = [(value, 0)]
     while waiting:
         part, depth = waiting.pop()
-        if isinstance(part, (*_PLAIN, Tensor, nn.Module)) or is_module_class(part) or is_torch_function(part):
+        if isinstance(part, (*_PLAIN, ModuleClass, Tensor, nn.Module)) or is_torch_function(part):
             continue
         if id(part) in seen:
             continue

@@ -19,11 +19,11 @@ from torch import nn
 from gfcompile.frontend.foreign import MalformedError, refuse_without_trust
 from gfcompile.frontend.pickled.builders import (
     Builder,
+    ModuleClass,
     Storage,
     StorageKind,
     check_attributes,
     check_key,
-    is_module_class,
     set_partial,
 )
 from gfcompile.frontend.pickled.names import Names, name_of
@@ -64,7 +64,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         """A storage; or, in torch's old format, a module class, which comes with its source."""
         if type(pid) is not tuple or not pid:
             raise MalformedError("it refers to something that is neither a storage nor a class")
-        if pid[0] == "module" and len(pid) == 4 and is_module_class(pid[1]):
+        if pid[0] == "module" and len(pid) == 4 and isinstance(pid[1], ModuleClass):
             return pid[1]
         if pid[0] != "storage" or len(pid) not in (5, 6) or not isinstance(pid[1], StorageKind) or any(pid[5:]):
             raise MalformedError("it refers to something that is neither a storage nor a class")
@@ -96,16 +96,16 @@ class RestrictedUnpickler(pickle._Unpickler):
 
     def load_newobj(self) -> None:
         made, arguments = self.stack[-2:]
-        if not is_module_class(made) or arguments != ():
+        if not isinstance(made, ModuleClass) or arguments != ():
             self._refuse(f"makes '{name_of(made)}' with arguments of its own")
-        module = object.__new__(made)
+        module = object.__new__(made.kind)
         self.made.append(module)
         self.stack[-2:] = [module]
 
     def load_build(self) -> None:
         """Set a state; that of modules is checked when all of it is there."""
         state, built = self.stack.pop(), self.stack[-1]
-        if is_module_class(type(built)):
+        if isinstance(built, nn.Module):
             if type(state) is not dict:
                 raise MalformedError(f"the state of a '{name_of(built)}' is no dictionary")
             vars(built).update(state)

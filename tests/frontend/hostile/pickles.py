@@ -36,6 +36,7 @@ def write_pickles(folder: Path) -> None:
             torch.save(content, path)
     write_others(folder)
 
+
 def pickled(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
     PICKLES[make.__name__] = make
     return make
