@@ -80,7 +80,7 @@ def test_module_with_the_usual_attributes(tmp_path):
 
 @pytest.mark.parametrize("held", [nn.Linear, functools.partial(nn.Linear, out_features=1)])
 def test_a_class_may_be_kept_but_not_called(tmp_path, held):
-    """This layer calls an attribute in its forward pass; constructors of some libraries load files that they are told."""
+    """This layer calls an attribute in its forward pass; some libraries have constructors that load files."""
     layer = nn.TransformerEncoderLayer(8, 1, 1)
     layer.activation, layer.activation_relu_or_gelu = held, 0
     path = str(tmp_path / "net.pt")
