@@ -1,8 +1,9 @@
 """The features of the frozen part of a network, computed once a sample and kept on disk.
 
-A folder: `featureN.npy` with a row a sample, `known.npy` with a byte a sample that says whether its rows are there, and
-`cache.json` with what they belong to. Rows are on disk before the byte that announces them, so an interruption at any
-point leaves a cache that is right and lacks at most the samples of one batch. Several processes may use one cache.
+A folder: `featureN.npy` with a row a sample, `known.npy` with a number a sample, the checksum of its rows or 0 where
+they are not there, and `cache.json` with what they belong to. Rows are on disk before the number that announces them,
+so an interruption at any point leaves a cache that is right and lacks at most the samples of one batch. Rows that the
+disk has changed are computed again. Several processes may use one cache.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import operator
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +29,10 @@ from .tensorfile import Array
 if TYPE_CHECKING:
     from .step import Step
 
-FORMAT = "gfcompile-features-1"
+FORMAT = "gfcompile-features-2"
 HEADER, KNOWN = "cache.json", "known"
 STORED = ("float32", "float16")
+PRESENT = 1 << 32  # beside a checksum of 32 bits, which may be 0
 Load = Callable[[Array], Any]
 
 
@@ -81,15 +85,30 @@ class FeatureCache:
     def train(self, x: Any, y: Any, indices: Any, lr: float | None = None, seed: int | None = None) -> float:
         """`Step.train` for the samples with these indices, on their features; the loss before the update.
 
-        Features that are missing are computed and stored first. For them `x` is the batch, in the order of the
-        indices, or a function that gets the missing indices and returns their samples, in that order: once every
-        sample is known it is not called any more, and an array may be None.
+        Features that are missing, or damaged, are computed and stored first. For them `x` is the batch, in the order
+        of the indices, or a function that gets the missing indices and returns their samples, in that order: once
+        every sample is known it is not called any more, and an array may be None.
         """
         asked = self._check_indices("train", indices)
-        missing = self._missing(asked)
-        if len(missing):
-            self._store(missing, self._step.features(_samples_of(x, missing, asked)))
-        return self._step.train_features(tuple(self._read(asked)), y, lr, seed)
+        self._complete(self._missing(asked), x, asked)
+        rows = self._read(asked)
+        damaged = self._damaged(asked, rows)
+        if len(damaged):
+            warnings.warn(
+                f"train: the features of sample {damaged[0]} were changed on the disk of '{self.folder}';"
+                " they are computed again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._complete(damaged, x, asked)
+            rows = self._read(asked)
+            damaged = self._damaged(asked, rows)
+            if len(damaged):
+                raise StepError(
+                    f"train: '{self.folder}' does not keep the features of sample {damaged[0]}: its disk is failing;"
+                    " choose another folder"
+                )
+        return self._step.train_features(tuple(self._staged(rows)), y, lr, seed)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
@@ -110,6 +129,16 @@ class FeatureCache:
         found: Array = np.unique(asked[self._known().read(asked) == 0])
         return found
 
+    def _complete(self, missing: Array, x: Any, asked: Array) -> None:
+        """Compute and store the features of these samples."""
+        if len(missing):
+            self._store(missing, self._step.features(_samples_of(x, missing, asked)))
+
+    def _damaged(self, asked: Array, rows: Mapping[str, Array]) -> Array:
+        """Those of the samples whose rows are not what was stored."""
+        found: Array = np.unique(asked[self._known().read(asked) != _checksums(rows)])
+        return found
+
     def _known(self) -> _Rows:
         if not self._files:
             raise StepError("this cache is closed; open it again")
@@ -121,7 +150,7 @@ class FeatureCache:
             spec["name"]: (self.dtype if spec["dtype"] == "float32" else spec["dtype"], tuple(spec["shape"][1:]))
             for spec in self._tensors
         }
-        return {**rows, KNOWN: ("uint8", ())}
+        return {**rows, KNOWN: ("uint64", ())}
 
     def _create(self, header: dict[str, Any]) -> None:
         """All of it beside the folder, then one rename: there is a whole cache or none."""
@@ -186,7 +215,7 @@ class FeatureCache:
         try:
             for name, array in rows.items():
                 self._files[name].write(indices, array)
-            self._files[KNOWN].write(indices, np.ones(len(indices), np.uint8))
+            self._files[KNOWN].write(indices, _checksums(rows))
         except OSError as error:
             raise StepError(
                 f"train: '{self.folder}' cannot be written: {error.strerror or error};"
@@ -205,14 +234,17 @@ class FeatureCache:
             raise StepError(f"{what}; repair the sample or leave it out")
         return stored
 
-    def _read(self, indices: Array) -> list[Array]:
-        """Rows of the samples, in the type and at the alignment that the library wants."""
-        found = []
+    def _read(self, indices: Array) -> dict[str, Array]:
+        """Rows of the samples as they are stored."""
+        return {spec["name"]: self._files[spec["name"]].read(indices) for spec in self._tensors}
+
+    def _staged(self, rows: Mapping[str, Array]) -> Iterator[Array]:
+        """In the type and at the alignment that the library wants."""
         for spec in self._tensors:
-            staging = aligned_empty((len(indices), *spec["shape"][1:]), spec["dtype"])
-            np.copyto(staging, self._files[spec["name"]].read(indices))
-            found.append(staging)
-        return found
+            stored = rows[spec["name"]]
+            staging = aligned_empty(stored.shape, spec["dtype"])
+            np.copyto(staging, stored)
+            yield staging
 
 
 class _Rows:
@@ -270,6 +302,14 @@ class _Rows:
         os.close(self._descriptor)
 
 
+def _checksums(rows: Mapping[str, Array]) -> Array:
+    """A number for each sample, of its rows in all files; never 0."""
+    found = [0] * len(next(iter(rows.values())))
+    for array in rows.values():
+        found = [zlib.crc32(row, before) for row, before in zip(array, found, strict=True)]
+    return np.array([PRESENT | each for each in found], np.uint64)
+
+
 def _samples_of(x: Any, missing: Array, asked: Array) -> Any:
     """The samples of the missing indices, from a function or out of the whole batch."""
     if callable(x):
@@ -277,7 +317,7 @@ def _samples_of(x: Any, missing: Array, asked: Array) -> Any:
         _check_length("load", found, len(missing), "missing samples")
         return found
     if x is None:
-        raise StepError(f"train: x is None, but sample {missing[0]} is not in the cache yet; pass the batch")
+        raise StepError(f"train: x is None, but the cache lacks the features of sample {missing[0]}; pass the batch")
     _check_length("x", x, len(asked), "indices")
     places = np.array([int(np.argmax(asked == index)) for index in missing])
     return tuple(_take(part, places) for part in x) if isinstance(x, tuple) else _take(x, places)

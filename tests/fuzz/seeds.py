@@ -307,8 +307,8 @@ def batch_seeds() -> Seeds:
     yield "no_array.npz", zip_of({"x.npy": b"some words", "y.npy": npy_of(labels)})
     yield "empty", b""
     yield "no_python.npy", npy_of(np.zeros(3, np.uint8)).replace(b"(3,), }", b"(3,(   ")
-    yield "rows.npy", npy_of(np.array([1, 0, 1], np.uint8))
-    yield "header.json", b'{"format": "gfcompile-features-1", "fingerprint": "f", "samples": 3, "dtype": "float32"}'
+    yield "rows.npy", npy_of(np.array([1 << 32, 0, 7], np.uint64))
+    yield "header.json", b'{"format": "gfcompile-features-2", "fingerprint": "f", "samples": 3, "dtype": "float32"}'
 
 
 SEEDS = {

@@ -231,7 +231,7 @@ def test_wrong_samples_and_labels(step: Step, data: tuple[np.ndarray, np.ndarray
     x, y = data
     cache = step.open_cache(tmp_path / "features", SAMPLES)
     assert error_of(cache.train, None, y[:2], [0, 1]) == (
-        "train: x is None, but sample 0 is not in the cache yet; pass the batch"
+        "train: x is None, but the cache lacks the features of sample 0; pass the batch"
     )
     assert error_of(cache.train, lambda missing: x[:1], y[:2], [0, 1]) == (
         "train: load has 1 samples for 2 missing samples; pass equally many"
@@ -316,6 +316,50 @@ def test_damaged_files(step: Step, tmp_path: Path) -> None:
     assert error_of(step.open_cache, folder, SAMPLES) == (
         f"open_cache: '{folder}': its cache.json is damaged; remove the folder"
     )
+
+
+@pytest.mark.parametrize("name", ["feature0.npy", "feature1.npy", "known.npy"])
+def test_flipped_bits_are_mended(name: str, build: Build, data: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    """Every bit of a sample's row by itself: it is noticed, and training goes on as if nothing had happened."""
+    x, y = data
+    with Step.load(build("GF_FEATURES"), threads=1) as step, step.open_cache(tmp_path / "features", SAMPLES) as cache:
+        step.save_checkpoint(tmp_path / "start.ckpt")
+        wanted = cache.train(x[:2], y[:2], [0, 1])
+        path = tmp_path / "features" / name
+        whole = path.read_bytes()
+        start = len(whole) - len(np.load(path).tobytes())
+        row = (len(whole) - start) // SAMPLES
+        for bit in range(8 * row):
+            damaged = bytearray(whole)
+            damaged[start + row + bit // 8] ^= 1 << bit % 8  # of sample 1
+            path.write_bytes(damaged)
+            step.load_checkpoint(tmp_path / "start.ckpt")
+            with pytest.warns(
+                RuntimeWarning, match="the features of sample 1 were changed on the disk of '.*features'"
+            ):
+                assert cache.train(x[:2], y[:2], [0, 1]) == wanted
+            assert path.read_bytes() == whole
+        path.write_bytes(damaged)
+        with pytest.warns(RuntimeWarning, match="they are computed again"):
+            assert error_of(cache.train, None, y[:2], [0, 1]) == (
+                "train: x is None, but the cache lacks the features of sample 1; pass the batch"
+            )
+
+
+def test_a_disk_that_keeps_nothing(
+    step: Step, data: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = data
+    cache = step.open_cache(tmp_path / "features", SAMPLES)
+    read = type(cache)._read
+    monkeypatch.setattr(
+        type(cache), "_read", lambda self, rows: {name: value + 1 for name, value in read(self, rows).items()}
+    )
+    with pytest.warns(RuntimeWarning, match="they are computed again"):
+        assert error_of(cache.train, x[:2], y[:2], [0, 1]) == (
+            f"train: '{tmp_path / 'features'}' does not keep the features of sample 0: its disk is failing;"
+            " choose another folder"
+        )
 
 
 def test_closed(step: Step, data: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
