@@ -124,6 +124,34 @@ def test_restarts_do_not_creep_beyond_the_bound(artifact: Path, data: Data, tmp_
     assert "the loss was 7.20879 at first and is " in done.stderr
 
 
+def test_an_odd_batch_is_no_divergence(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """Its loss is a million times that of the first, with the artifact's own weights too: training goes on, and what
+    really explodes later is still noticed."""
+    targets = data[1].copy()
+    targets[order(0, 0, SAMPLES)[-1]] = 1e5
+    np.save(tmp_path / "y.npy", targets)
+    said = run(artifact / "gf-train", *options(tmp_path, "--epochs", "2", "--lr", "1e-9", "--checkpoint-every", "1"))
+    assert "checkpoint" in said
+    assert "done after 6 steps" in said
+    assert "training diverged at step 7 with lr 1e+30" in run(
+        artifact / "gf-train", *options(tmp_path, "--epochs", "3", "--lr", "1e30", "--checkpoint-every", "1"), code=1
+    )
+
+
+def test_weights_that_exploded_while_the_loss_did_not(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """Samples of zeros do not read the kernel: its loss stays as it was."""
+    np.save(tmp_path / "x.npy", np.zeros((SAMPLES, 2), np.float32))
+    with Step.load(artifact) as step:
+        largest = max(np.abs(step.state_dict()[name]).max() for name in ("fc.weight", "fc.bias"))
+        step._state.set("parameter", "fc.weight", np.full((2, 3), 1e9, np.float32))
+        step.note = f"gf-train seed 0 samples {SAMPLES} size 4 epoch 0 batch 0 loss 1"
+        step.save_checkpoint(tmp_path / "run.ckpt")
+    before = (tmp_path / "run.ckpt").read_bytes()
+    text = run(artifact / "gf-train", *options(tmp_path, "--steps", "1", "--lr", "0"), code=1)
+    assert f"now, the largest weight was {largest:g} and is 1e+09; the checkpoint of step 0 is as it was" in text
+    assert (tmp_path / "run.ckpt").read_bytes() == before
+
+
 def test_an_interrupted_run_keeps_nothing_that_exploded(artifact: Path, data: Data, tmp_path: Path) -> None:
     """Far from the first loss, but not hopeless, and at a rate of 0 it stays so."""
     np.save(tmp_path / "x.npy", np.ones((100000, 2), np.float32))  # an epoch of many steps: its end saves too
@@ -187,7 +215,9 @@ def test_two_on_one_checkpoint(artifact: Path, data: Data, tmp_path: Path) -> No
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_checkpoint_is_let_go_at_every_end(artifact: Path, data: Data, tmp_path: Path) -> None:
+def test_a_checkpoint_is_let_go_at_every_end(artifact: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((100000, 2), np.float32))  # an epoch of many steps: its end writes a checkpoint
+    np.save(tmp_path / "y.npy", np.ones((100000, 3), np.float32))
     run(artifact / "gf-train", *options(tmp_path, "--steps", "2"))
     run(artifact / "gf-train", *options(tmp_path, "--seed", "5"), code=2)
     with start_endless(artifact, options(tmp_path)) as process:

@@ -39,5 +39,5 @@ int main(int count, char **words) {
   step = gf_step_open(folder, wanted.threads);
   if (!step) die(1, "%s", gf_error());
   atexit(close_step);
-  return wanted.selftest ? selftest(folder) : train(step, &wanted);
+  return wanted.selftest ? selftest(folder) : train(step, folder, &wanted);
 }

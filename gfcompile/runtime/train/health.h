@@ -4,12 +4,20 @@
 
 #include "gf_step.h"
 
-/* A loss from which no later step recovers, whatever it is then: weights and momentum have seen its gradients. `first`
- * is the training's first one. */
-int is_beyond_hope(double first, double loss);
+/* What a training began with, by which it is judged later, restarts included. */
+typedef struct {
+  const char *folder; /* of the artifact: its weights are those before any training */
+  double weight;      /* the largest of these by its absolute value */
+  double loss;        /* of the first batch, or of a worse one with the artifact's weights; NAN before the first */
+} beginning;
+
+beginning begin_training(gf_step *step, const char *folder);
+
+/* A loss from which no later step recovers, whatever it is then: weights and momentum have seen its gradients. */
+int is_beyond_hope(beginning *began, void *const *inputs, double loss);
 
 /* Loss and gradients of the state as it is now, on these inputs; the state stays as it is. NULL if a training could go
  * on from here, else what is wrong beside the loss: words that continue a sentence, perhaps none. */
-const char *judge_state(gf_step *step, void *const *inputs, void *const *gradients, double first, float *loss);
+const char *judge_state(beginning *began, gf_step *step, void *const *inputs, void *const *gradients, float *loss);
 
 #endif

@@ -86,6 +86,7 @@ static int (*volatile threads)(pthread_t *, const pthread_attr_t *, void *(*)(vo
   each(int, gf_step_selftest,                                                                                        \
        (gf_step *step, const char *folder, void (*line)(void *context, const char *text), void *context),            \
        (step, folder, line, context))                                                                                \
+  each(int, gf_step_get, (gf_step *step, int index, void *physical), (step, index, physical))                        \
   each(int, gf_step_get_draws, (gf_step *step, gf_draw_state *state), (step, state))                                 \
   each(int, gf_step_set_draws, (gf_step *step, const gf_draw_state *state), (step, state))                           \
   each(int, gf_step_train, (gf_step *step, const void *const *inputs, float lr, float *loss),                        \

@@ -26,7 +26,7 @@ typedef struct {
   double losses;            /* since the last line */
   double epoch_losses;      /* of this epoch, as far as this process trained it */
   int64_t epoch_steps;
-  double first_loss; /* of the training, those before a resume included; NAN before it */
+  beginning began;
   int64_t saved_step, said_step, scored_step, trained_step; /* -1: none of this process; saved_step: or a resumed one */
 } training;
 
@@ -170,7 +170,7 @@ _Noreturn static void end_diverged(const training *t, int64_t step, double loss,
   char kept[80] = "no checkpoint was written";
   if (t->saved_step >= 0) snprintf(kept, sizeof kept, "the checkpoint of step %" PRId64 " is as it was", t->saved_step);
   die(1, "training diverged at step %" PRId64 " with lr %g: the loss was %g at first and is %g now%s; %s; try a smaller"
-      " --lr", step, t->progress.lr, t->first_loss, loss, more, kept);
+      " --lr", step, t->progress.lr, t->began.loss, loss, more, kept);
 }
 
 /* Weights can have exploded and still be finite; a training that continued from them would not be. The batch trained
@@ -178,7 +178,7 @@ _Noreturn static void end_diverged(const training *t, int64_t step, double loss,
 static void check_state(training *t) {
   float loss;
   if (t->trained_step != t->progress.steps) return; /* as it was loaded */
-  const char *wrong = judge_state(t->step, t->inputs, t->gradients, t->first_loss, &loss);
+  const char *wrong = judge_state(&t->began, t->step, t->inputs, t->gradients, &loss);
   if (wrong) end_diverged(t, t->progress.steps, loss, wrong);
 }
 
@@ -189,7 +189,7 @@ static void save(training *t) {
   check_state(t);
   snprintf(p->note, sizeof p->note,
            "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64 " loss %.9g",
-           t->wanted->seed, t->data.count, t->batch, t->epoch, t->at, t->first_loss);
+           t->wanted->seed, t->data.count, t->batch, t->epoch, t->at, t->began.loss);
   if (gf_step_save(t->step, t->wanted->checkpoint, p)) die(1, "%s", gf_error());
   t->saved_step = p->steps;
   t->saved_at = now();
@@ -238,7 +238,7 @@ static void resume(training *t, options *o) {
         "'%s': was made with %" PRId64 " samples, '%s' has %" PRId64
         "; give the same data, or begin another checkpoint",
         o->checkpoint, samples, t->data.images.path, t->data.count);
-  t->first_loss = first_loss;
+  t->began.loss = first_loss;
   t->epoch = epoch;
   t->at = size == t->batch ? at : 0;
   if (t->epoch >= o->epochs)
@@ -288,8 +288,7 @@ static int run_epoch(training *t) {
     if (interrupted || (t->wanted->steps && t->progress.steps >= t->wanted->steps)) return 1;
     stage(t, &t->data, t->order, t->at * t->batch);
     if (gf_step_train(t->step, (const void *const *)t->inputs, (float)t->progress.lr, &loss)) die(1, "%s", gf_error());
-    if (isnan(t->first_loss)) t->first_loss = loss;
-    if (is_beyond_hope(t->first_loss, loss)) end_diverged(t, t->progress.steps + 1, loss, "");
+    if (is_beyond_hope(&t->began, t->inputs, loss)) end_diverged(t, t->progress.steps + 1, loss, "");
     t->trained_step = ++t->progress.steps;
     ++t->at;
     say_progress(t, loss);
@@ -311,11 +310,11 @@ static void release(void **some, gf_kind kind) {
   free(some);
 }
 
-int train(gf_step *step, const options *given) {
+int train(gf_step *step, const char *folder, const options *given) {
   const gf_about *about = gf_step_about();
   options o = *given;
-  training t = {.step = step, .wanted = &o, .batch = about->batch, .first_loss = NAN, .saved_step = -1,
-                .scored_step = -1, .trained_step = -1};
+  training t = {.step = step, .wanted = &o, .batch = about->batch, .began = begin_training(step, folder),
+                .saved_step = -1, .scored_step = -1, .trained_step = -1};
   t.data = open_dataset("training data", o.data, o.labels, &o.how);
   t.has_eval = o.eval_data != NULL;
   if (t.has_eval) t.eval = open_dataset("evaluation data", o.eval_data, o.eval_labels, &o.how);

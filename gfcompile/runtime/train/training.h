@@ -4,7 +4,7 @@
 
 #include "options.h"
 
-/* Train until done or interrupted; the exit code of the program. */
-int train(gf_step *step, const options *wanted);
+/* Train the step of an artifact's folder until done or interrupted; the exit code of the program. */
+int train(gf_step *step, const char *folder, const options *wanted);
 
 #endif

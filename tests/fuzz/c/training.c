@@ -30,7 +30,7 @@ typedef struct {
   options wanted;
 } job;
 
-static void run(void *context) { train(((job *)context)->step, &((job *)context)->wanted); }
+static void run(void *context) { train(((job *)context)->step, ".", &((job *)context)->wanted); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int is_prepared;
