@@ -17,10 +17,11 @@ from torch import Tensor, nn
 import gfcompile
 from gfcompile.codegen.artifact import build
 from gfcompile.codegen.link import find_missing
-from gfcompile.compiler import Job, lower_job, place
+from gfcompile.compiler import Job
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
+from tests.lean import lower_lean, place_lean
 from tests.missing import skip_for_want
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
@@ -78,10 +79,10 @@ class Builds:
     def _build_all(self, model: str, kind: str) -> None:
         module, x, _ = make_model(model)
         job = Job(module, (x,), resolve_loss("cross_entropy"), Request(4, {"*": 2}), lr=RATE)
-        lowered = lower_job(job, kind)
+        lowered = lower_lean(job, kind)
         for target in TARGETS[kind]:
             if find_missing(_machine(target)) is None:
-                build(place(lowered, _machine(target)), self._place(model, target), lambda _: None, {})
+                build(place_lean(lowered, _machine(target)), self._place(model, target), lambda _: None, {})
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -11,11 +11,12 @@ import torch
 
 from gfcompile.codegen.artifact import build
 from gfcompile.codegen.link import find_missing
-from gfcompile.compiler import Job, lower_job, place
+from gfcompile.compiler import Job
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.plan import Request
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator
+from tests.lean import lower_lean, place_lean
 from tests.missing import skip_for_want
 from tests.models.zoo import ZOO
 
@@ -23,14 +24,14 @@ from tests.models.zoo import ZOO
 @pytest.mark.slow
 def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
     job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
-    lowered = lower_job(job)
+    lowered = lower_lean(job)
     for name in ("rpi5", "jetson-nano-cpu", "x86-64-v2"):
         target = find_target(name)
         missing = find_missing(target)
         if missing is not None:
             skip_for_want(f"the linker of target {name} is not installed; {missing}")
         run = [] if target.architecture == platform.machine() else emulator(name)
-        folder = build(place(lowered, target), tmp_path / name.replace("-", "_"), lambda _: None, {})
+        folder = build(place_lean(lowered, target), tmp_path / name.replace("-", "_"), lambda _: None, {})
         done = subprocess.run(
             [*run, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False
         )

@@ -13,6 +13,7 @@ import gfcompile
 from gfcompile.runtime import tensorfile
 from tests.boards.conftest import emulator
 from tests.end_to_end.test_sparse import LR, SGD, SHAPE, SHARE, Net, batch
+from tests.lean import lean
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -27,9 +28,9 @@ def test_gf_train_draws_and_trains_as_on_x86(tmp_path: Path) -> None:
     options = ["--data", "x.npy", "--labels", "y.npy", "--epochs", str(STEPS), "--seed", "4"]
     found = {}
     for target, words in (("native", []), ("rpi3", command)):
-        folder = gfcompile.build(
-            Net(), torch.zeros(SHAPE), sparse=SHARE, target=target, lr=LR, out=tmp_path / f"{target}_step", **SGD
-        )
+        out = tmp_path / f"{target}_step"
+        with lean():
+            folder = gfcompile.build(Net(), torch.zeros(SHAPE), sparse=SHARE, target=target, lr=LR, out=out, **SGD)
         trainer = [*words, str(folder / "gf-train")]
         for line in ([*trainer, "--selftest"], [*trainer, *options, "--checkpoint", f"{target}.ckpt"]):
             done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -25,6 +25,7 @@ from gfcompile.report.memory import make_memory
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.targets import find_target
 from tests.budget.nets import small
+from tests.lean import lean_compile
 from tests.noise.eager_filter import backward, cosine
 
 BUDGETS = 50
@@ -90,7 +91,7 @@ def test_built_libraries_say_what_the_plan_says(planner: Planner, tmp_path: Path
     for index, memory in enumerate((arenas[0], arenas[len(arenas) // 2], arenas[-1])):
         found = planner.find(memory)
         write_found(found, tmp_path / f"plan{index}.toml")
-        step = gfcompile.compile(
+        step = lean_compile(
             model, (x,), plan=tmp_path / f"plan{index}.toml", out=tmp_path / f"built{index}_step", tuning=False
         )
         assert found.chosen.placed is not None

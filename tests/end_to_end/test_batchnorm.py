@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import gfcompile
+from tests.lean import lean_compile
 from tests.models import initialise, randomise_statistics
 from tests.tolerances import assert_near
 
@@ -53,7 +53,7 @@ def mode_of(policy: str | dict[str, str], name: str) -> str:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_twenty_steps_equal_pytorch(policy, tmp_path):
     model, modes = build(), POLICIES[policy]
-    step = gfcompile.compile(
+    step = lean_compile(
         model,
         batch(0)[0],
         layers=3,

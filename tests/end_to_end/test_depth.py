@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gfcompile
 from tests.end_to_end.eager import Eager
+from tests.lean import lean_compile
 from tests.tolerances import EXACT_GRADIENT, LOSS, assert_near
 
 LAYERS = 600
@@ -51,7 +51,7 @@ def batch() -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 def test_a_chain_of_600_layers_trains_as_in_pytorch(tmp_path):
     model, (x, y) = chain(LAYERS), batch()
-    step = gfcompile.compile(model, x, layers=3, r=2, cache_prefix=True, tuning=False, out=tmp_path / "deep_step")
+    step = lean_compile(model, x, layers=3, r=2, cache_prefix=True, tuning=False, out=tmp_path / "deep_step")
     peer = Eager(model, step.manifest["gradients"], patches=dict.fromkeys(step.filtered_layers, 2))
     assert len(step.filtered_layers) == 3
     _, expected = peer.gradients(x, y)

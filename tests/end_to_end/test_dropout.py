@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gfcompile
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.runtime.errors import StepError
 from gfcompile.verify import verify
+from tests.lean import lean_compile
 from tests.models import initialise
 
 BATCH = 8
@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def step(model, folder):
     x = torch.zeros(BATCH, 3, 8, 8)
-    with gfcompile.compile(model, x, layers=1, exact=True, dropout=True, out=folder) as compiled:
+    with lean_compile(model, x, layers=1, exact=True, dropout=True, out=folder) as compiled:
         yield compiled
 
 
@@ -113,7 +113,7 @@ def test_the_mean_gradient_is_pytorch_s(step, model, batch):
 
 
 def test_off_unless_asked_for(model, batch, tmp_path):
-    with gfcompile.compile(model, batch[0], layers=1, exact=True, out=tmp_path / "plain_step") as plain:
+    with lean_compile(model, batch[0], layers=1, exact=True, out=tmp_path / "plain_step") as plain:
         assert {spec["role"] for spec in plain.manifest["inputs"]} == {"input", "target", "sample_weight"}
         first, second = (plain.gradients(*batch, seed=seed)["head.weight"] for seed in (1, 2))
     assert np.array_equal(first, second)

@@ -11,8 +11,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import gfcompile
-import gfcompile.ops  # registers torch.ops.gf
 from gfcompile import pipeline
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
@@ -22,6 +20,7 @@ from gfcompile.plan import Request, make_plan
 from gfcompile.step import Role, Step
 from tests.end_to_end.branches import Branches, draw_geometries, example_batch, oracle_gradients, patches
 from tests.geometries import Geometry, conv_geometries
+from tests.lean import lean_compile
 from tests.oracles import filtered_conv_gradients
 from tests.tolerances import FILTERED_GRADIENT, GRAPH_FLOAT64, assert_near
 
@@ -161,7 +160,7 @@ def _run_in_float64(step: Step, x: torch.Tensor, target: torch.Tensor) -> dict[s
 def test_compiled_step_equals_the_oracle(mode: str, seed: int, tmp_path: Path) -> None:
     drawn = Drawn.make(COMPILED_COUNT, seed, mode)
     x, target = drawn.batch
-    step = gfcompile.compile(
+    step = lean_compile(
         drawn.model,
         x,
         train="*",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import gfcompile
 from gfcompile.errors import UserError
 from gfcompile.runtime.errors import StepError
+from tests.lean import lean_compile
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
 
 STEPS, BATCH, CLASSES, LR = 20, 4, 3, 0.1
@@ -92,7 +93,7 @@ def compiled(name: str, folder: Path) -> gfcompile.CompiledStep:
     if not out.exists():
         make, loss = CASES[name]
         options = {"exact": True, "train": "*", "lr": RATES.get(name, LR), "momentum": 0.9}
-        gfcompile.compile(make(), torch.zeros(SHAPE), loss=loss, out=out, **options).close()
+        lean_compile(make(), torch.zeros(SHAPE), loss=loss, out=out, **options).close()
     return gfcompile.load(out)
 
 

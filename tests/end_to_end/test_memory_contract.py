@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gfcompile
 from gfcompile.codegen.artifact import GUARD, Sources, build, write_sources
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.program import Call
@@ -27,6 +26,7 @@ from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Library
 from gfcompile.runtime.step import Step
 from gfcompile.targets import find_target
+from tests.lean import lean_compile
 from tests.missing import skip_for_want
 from tests.models.zoo import INPUTS, ZOO
 from tests.runtime.harness import build_program, write_arrays
@@ -54,7 +54,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
             out = folder / f"{net}_{kind}_step"
             options = {"layers": 2, "r": 2, "lr": 0.05, "momentum": 0.9, "batchnorm": batchnorm}
             options["cache_prefix"] = net == CACHED
-            gfcompile.compile(ZOO[net](), batch_of(net, 0)[0], out=out, debug=kind == "debug", **options).close()
+            lean_compile(ZOO[net](), batch_of(net, 0)[0], out=out, debug=kind == "debug", **options).close()
             made[net, kind] = out
     return made
 

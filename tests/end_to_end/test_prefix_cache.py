@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import gfcompile
 from tests.end_to_end.conftest import CLASSES, SGD, Artifact, random_batch
+from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
@@ -43,7 +44,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     model = randomise_statistics(MODELS[name](), seed=0)
     out: Path = tmp_path_factory.mktemp("cached") / "cached_step"
     example, _ = random_batch((BATCH, 3, SIZE, SIZE), seed=9)
-    step = gfcompile.compile(model, example, out=out, lr=LR, cache_prefix=True, **options, **SGD)
+    step = lean_compile(model, example, out=out, lr=LR, cache_prefix=True, **options, **SGD)
     assert len(step.manifest["features"]["tensors"]) == tensors
     return out
 
@@ -128,7 +129,7 @@ def test_an_input_that_is_read_late_is_cached_as_it_is(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x, facts = TwoInputs(), torch.randn(BATCH, 3, 16, 16), torch.randn(BATCH, 3)
     options: dict[str, Any] = {"layers": 1, "exact": True, "cache_prefix": True}
-    step = gfcompile.compile(model, (x, facts), out=tmp_path / "two_step", **options)
+    step = lean_compile(model, (x, facts), out=tmp_path / "two_step", **options)
     shapes = [spec["shape"] for spec in step.manifest["features"]["tensors"]]
     assert sorted(shapes) == [[BATCH, 3], [BATCH, 4, 4, 8]]
     y = torch.arange(BATCH)

@@ -14,6 +14,7 @@ import pytest
 from torch import nn
 
 from tests.coverage import TOLERANCE, check
+from tests.lean import lean
 from tests.models.definitions.decoders import UPerNet
 from tests.models.definitions.definition import define
 from tests.models.definitions.segmentation import FCN, DeepLabV3, PSPNet
@@ -31,6 +32,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("model", MODELS)
 def test_the_last_convolutions_at_512(model, layers, tmp_path):
     definition = define(model, "segmentation", MODELS[model], ((4, 3, 64, 64),), layers=layers)  # statistics of four
-    row = check(replace(definition, inputs=((1, 3, 512, 512),)), tmp_path)
+    with lean():
+        row = check(replace(definition, inputs=((1, 3, 512, 512),)), tmp_path)
     assert row.worst <= TOLERANCE, f"{row.where}: relative error {row.worst:.1e}"
     assert row.filtered == layers

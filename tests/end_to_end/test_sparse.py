@@ -19,6 +19,7 @@ from gfcompile.runtime.library import Draws
 from gfcompile.verify import verify
 from tests.codegen.test_channel_kernels import touched
 from tests.end_to_end.conftest import random_batch, small_resnet
+from tests.lean import lean_compile
 from tests.oracles import drawn_channels
 from tests.runtime.trainer import order, run
 from tests.tolerances import TRAINING_STEPS, assert_near
@@ -68,7 +69,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., gfcompil
         key = repr(sorted(options.items()))
         if key not in made:
             made[key] = folder / f"sparse{len(made)}_step"
-            gfcompile.compile(Net(), torch.zeros(SHAPE), out=made[key], lr=LR, **options).close()
+            lean_compile(Net(), torch.zeros(SHAPE), out=made[key], lr=LR, **options).close()
         return gfcompile.load(made[key])
 
     return make
@@ -301,7 +302,7 @@ class Scaled(nn.Module):
 def test_kernels_go_by_their_names(tmp_path: Path) -> None:
     """What is drawn, which norms are the largest, and what `gfcompile verify` expects."""
     options: dict[str, Any] = {"sparse": SHARE, "sparse_strategy": "norm", "exact": True}
-    with gfcompile.compile(Scaled(), torch.zeros(SHAPE), out=tmp_path / "scaled_step", lr=LR, **options) as step:
+    with lean_compile(Scaled(), torch.zeros(SHAPE), out=tmp_path / "scaled_step", lr=LR, **options) as step:
         norms = Scaled().conv.weight.detach().pow(2).sum((0, 2, 3))
         assert {name: drawn.tolist() for name, drawn in step.channels.items()} == {"conv": [int(norms.argmax())]}
         checks = verify(Scaled(), resolve_loss("cross_entropy"), step._folder)
@@ -377,9 +378,9 @@ def test_a_cached_prefix_and_a_debug_build_give_the_same_bits(tmp_path: Path) ->
     """Channels are no part of what is cached: they are drawn for every step."""
     x, _ = random_batch((4, 3, 64, 64), 0)
     options: dict[str, Any] = {"layers": 3, "sparse": SHARE, "lr": LR, **SGD}
-    plain = gfcompile.compile(small_resnet(), x, out=tmp_path / "plain_step", **options)
+    plain = lean_compile(small_resnet(), x, out=tmp_path / "plain_step", **options)
     folder = tmp_path / "cached_step"
-    cached = gfcompile.compile(small_resnet(), x, out=folder, cache_prefix=True, debug=True, **options)
+    cached = lean_compile(small_resnet(), x, out=folder, cache_prefix=True, debug=True, **options)
     watched = gfcompile.load(folder)
     for number in range(3):
         x, y = random_batch((4, 3, 64, 64), number)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import gfcompile
 from tests.end_to_end.conftest import CLASSES, SGD, random_batch
 from tests.end_to_end.eager import Eager
+from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
@@ -57,7 +58,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     model = randomise_statistics(MODELS[name](), seed=0)
     out: Path = tmp_path_factory.mktemp("training") / f"{name}_step"
     example, _ = random_batch(SHAPE, seed=99)
-    step = gfcompile.compile(model, example, layers=5, exact=True, batchnorm=batchnorm, lr=LR, out=out, **SGD)
+    step = lean_compile(model, example, layers=5, exact=True, batchnorm=batchnorm, lr=LR, out=out, **SGD)
     eager = Eager(model, step.manifest["gradients"], batchnorm=batchnorm, lr=LR, **SGD)
     batches = [random_batch(SHAPE, seed) for seed in range(STEPS)]
     losses, expected = [step.train(*batches[0])], [eager.train(*batches[0])]

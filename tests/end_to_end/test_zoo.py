@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gfcompile
 from tests.end_to_end.eager import Eager
+from tests.lean import lean_compile
 from tests.models.zoo import INPUTS, ZOO
 from tests.tolerances import (
     EXACT_GRADIENT,
@@ -60,7 +61,7 @@ def compile_and_compare(
     x, y = batch_for(name, model, seed=0)
     with torch.no_grad():
         untrained = model(x)
-    step = gfcompile.compile(model, x, loss=loss_of(name), lr=LR, out=out, **SGD, **options)
+    step = lean_compile(model, x, loss=loss_of(name), lr=LR, out=out, **SGD, **options)
     mode = options.get("compat") or "unbiased"
     trained = step.manifest["gradients"]
     eager = Eager(model, trained, loss=loss_of(name), lr=LR, patches=patches, mode=mode, **SGD)
@@ -122,7 +123,7 @@ def test_transposed_convolution_is_refused_and_trained_exactly(tmp_path: Path) -
     torch.manual_seed(0)
     model = Transposed()
     x, y = torch.randn(2, 3, 8, 8), torch.tensor([1, 3])
-    step = gfcompile.compile(model, x, layers=2, r=2, out=tmp_path / "up_step")
+    step = lean_compile(model, x, layers=2, r=2, out=tmp_path / "up_step")
     assert step.refusals == [("up", "it is a transposed convolution; gradient filtering is defined for ordinary ones")]
     assert step.filtered_layers == ["down"]
     _, expected = Eager(model, step.manifest["gradients"], patches={"down": 2}).gradients(x, y)

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from torch import Tensor
 
 import gfcompile
 from gfcompile.codegen import artifact
-from gfcompile.compiler import COMPARISONS, Job, lower_job, place
+from gfcompile.compiler import Job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.optimizers import resolve_optimizer
@@ -38,6 +37,7 @@ from gfcompile.targets import find_target
 from tests.fuzz.networks import Network, batch, draw
 from tests.fuzz.peer import Arrays, Peer
 from tests.fuzz.runner import Error, Result, run_beside
+from tests.lean import lower_lean, place_lean
 from tests.tolerances import EXACT_GRADIENT, LOGITS, STATISTICS_AFTER_ONE_STEP, relative_error
 
 # Of the largest gradient: a smaller one is measured by this. With the bound for gradients, 1e-4, one that cancels may
@@ -75,10 +75,8 @@ def build(network: Network, folder: Path) -> tuple[gfcompile.CompiledStep, set[s
         calculus=given.get("calculus", True),
         winograd=given.get("winograd", True),
     )
-    lowered = lower_job(job, comparisons=False)
-    analysis = place(lowered, find_target("native"))
-    analysis = replace(analysis, comparisons=dict.fromkeys(COMPARISONS, analysis.programs["train"]))
-    artifact.build(analysis, folder, lambda _: None, {}, given.get("debug", False))
+    lowered = lower_lean(job)
+    artifact.build(place_lean(lowered, find_target("native")), folder, lambda _: None, {}, given.get("debug", False))
     nodes = lowered.traced.training.body.graph.nodes
     return gfcompile.load(folder, threads=1 + network.seed % 2), {
         str(node.target) for node in nodes if node.op == "call_function"
