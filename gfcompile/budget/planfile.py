@@ -77,7 +77,7 @@ class _PlanFile:
         """Checked against the model's layers."""
         try:
             data = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists without an end
             raise UserError(f"{self.path}: is not TOML: {error}; mend that line") from error
         if data.get("format") != FORMAT:
             self._fail("format", f'must be format = "{FORMAT}"; `gfcompile plan` writes such files')
@@ -117,8 +117,8 @@ class _PlanFile:
             return None
         if not is_conv:
             self._fail(name, f'is not a convolution and cannot be filtered; use do = "{EXACT}" or "{FREEZE}"')
-        if not isinstance(r, int) or isinstance(r, bool) or r < 1:
-            self._fail(name, f"r = {r}: the patch edge must be a whole number, 1 or more, as in r = 2")
+        if not isinstance(r, int) or isinstance(r, bool) or not 1 <= r < 2**31:
+            self._fail(name, f"r = {r}: the patch edge must be a whole number from 1 to 2147483647, as in r = 2")
         return r
 
     def _share(self, name: str, way: str, row: dict[str, Any], is_conv: bool) -> float | None:

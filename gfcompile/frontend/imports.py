@@ -56,7 +56,7 @@ def import_attribute(spec: str, what: str) -> Any:
     with importable(Path.cwd()):
         try:
             module = importlib.import_module(module_name)
-        except Exception as error:  # another's code runs here and may raise anything
+        except (Exception, SystemExit) as error:  # another's code runs here and may raise anything
             raise UserError(
                 f"{what}: cannot import '{module_name}' ({one_line(error)});"
                 " run from the folder that holds it, or install it"
@@ -89,7 +89,7 @@ def _import_file(path: str) -> types.ModuleType:
     with importable(Path(path).resolve().parent):
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             del sys.modules[name]
             raise UserError(f"--import: '{path}' fails when it is run ({one_line(error)}); mend the file") from error
     return module

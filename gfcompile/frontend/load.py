@@ -96,7 +96,7 @@ def _call_factory(spec: str) -> LoadedModel:
                 f"model: '{spec}' cannot be called without arguments ({one_line(error)});"
                 " name a function that needs none"
             ) from error
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise UserError(f"model: '{spec}' fails when it is called ({one_line(error)}); mend it") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"model: '{spec}' returned a '{type(module).__name__}'; it must return a torch.nn.Module")

@@ -110,7 +110,7 @@ def _from_object(function: Any, name: str) -> Loss:
             value = function(output, target)
         except UserError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise UserError(
                 f"loss: '{name}' fails on (output, target) ({one_line(error)}); give a function of both that returns a"
                 " scalar tensor"
@@ -268,7 +268,7 @@ def _number_between(low: float, high: float, words: str) -> Callable[[str, Any],
 
 
 def _index(where: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
         raise UserError(f"{where} '{value}' must be a whole number, such as 255")
     return value
 
@@ -278,7 +278,7 @@ def _weights(where: str, value: Any) -> Tensor:
     if isinstance(value, str):
         try:
             value = np.load(Path(value), allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # numpy reads a header as Python: a damaged file can raise anything
             raise UserError(f"{where} '{value}': is neither numbers joined by / nor a readable .npy file") from error
     try:
         tensor = torch.as_tensor(value, dtype=torch.float32).detach().cpu().clone()

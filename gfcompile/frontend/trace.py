@@ -69,7 +69,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
             return copy.deepcopy(module)(*inputs)
     except UserError:
         raise
-    except Exception as error:  # the user's model may raise anything
+    except (Exception, SystemExit) as error:  # the user's model may raise anything
         raise UserError(
             f"model: cannot run on an input of {shapes} ({one_line(error)}); give the shape that it takes with --input"
         ) from error

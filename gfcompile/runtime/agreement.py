@@ -35,6 +35,7 @@ def check_agreement(where: str, manifest: dict[str, Any], library: Library) -> N
             _compare(where, f"the {key} of the gradient of '{value['name']}'", own.get(key), value[key])
     about, loss = library.about(), manifest["loss"]
     _compare(where, "batch", manifest["batch"], about.batch)
+    _compare(where, "lr", float(np.float32(manifest["lr"])), about.lr)
     _compare(where, "loss.classes", loss["classes"], about.classes or None)
     ignored = about.ignored if about.has_ignored else None
     _compare(where, "loss.settings.ignore_index", loss["settings"].get("ignore_index"), ignored)

@@ -60,8 +60,10 @@ def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], manifest: dict[str, Any], progress: Progress
 ) -> None:
     """Write all of the state or, failing, leave the old files as they were."""
-    if len(progress.note.encode()) > _LONGEST_NOTE or "\0" in progress.note:
-        raise StepError(f"save_checkpoint: the note is longer than {_LONGEST_NOTE} bytes or holds a zero; shorten it")
+    if not _is_note(progress.note):
+        raise StepError(
+            f"save_checkpoint: the note is no text of at most {_LONGEST_NOTE} bytes without zeros; write another"
+        )
     metadata = {
         "format": FORMAT,
         "artifact": manifest["name"],
@@ -73,7 +75,7 @@ def save(
     }
     if progress.draws is not None:
         metadata["draws"] = DRAWS.format(*progress.draws)
-    place = Path(path)
+    place = _place("save_checkpoint", path)
     try:
         generations.replace(place, tensorfile.seal(tensors, metadata), _is_whole)
     except generations.BusyError as error:
@@ -119,7 +121,7 @@ def is_rate(lr: float) -> bool:
 def load(path: str | os.PathLike[str], manifest: dict[str, Any]) -> Checkpoint:
     """Read and verify everything; nothing is applied. The newest generation that is whole, with a warning if it is
     not the newest one."""
-    place = Path(path)
+    place = _place("load_checkpoint", path)
     try:
         return _load(place, manifest)
     except _DamagedError as damage:
@@ -133,7 +135,7 @@ def load(path: str | os.PathLike[str], manifest: dict[str, Any]) -> Checkpoint:
 
 def artifact_name(path: str | os.PathLike[str]) -> str:
     """The name of the artifact that a checkpoint was made with: what to look for beside it."""
-    place = Path(path)
+    place = _place("load_checkpoint", path)
     try:
         return _read(place).metadata.get("artifact", "")
     except _DamagedError as damage:
@@ -141,6 +143,25 @@ def artifact_name(path: str | os.PathLike[str]) -> str:
             return _read(generations.previous_of(place)).metadata.get("artifact", "")
         except StepError:
             raise StepError(str(damage)) from damage
+
+
+def _place(call: str, path: Any) -> Path:
+    """The path of a file, or an error in the caller's words."""
+    try:
+        place = Path(os.fsdecode(path))
+        os.fsencode(place)
+    except (TypeError, UnicodeError) as error:
+        raise StepError(f"{call}: {path!r} is no path; pass the name of a file") from error
+    if not place.name or "\0" in str(place):
+        raise StepError(f"{call}: {path!r} is no path of a file; pass the name of a file")
+    return place
+
+
+def _is_note(note: Any) -> bool:
+    try:
+        return len(note.encode()) <= _LONGEST_NOTE and "\0" not in note
+    except (AttributeError, TypeError, UnicodeError):
+        return False
 
 
 def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:
@@ -160,15 +181,15 @@ def _load(path: Path, manifest: dict[str, Any]) -> Checkpoint:
                 f"{where}: tensor '{name}' is {found.dtype} {found.shape},"
                 f" expected {entry['dtype']} {tuple(entry['shape'])}; compile the same plan"
             )
+        if not is_finite(file.tensors[name]):
+            raise _DamagedError(f"{where}: tensor '{name}' is not finite; use another copy")
     if words.get("frozen") != keys["frozen"]:
         raise StepError(f"{where}: made over other frozen weights; compile the model it was trained from")
     try:
         steps, lr = int(words["steps"]), float(words["lr"])
     except (KeyError, ValueError) as error:
         raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy") from error
-    if steps < 0 or not is_rate(lr):
-        raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
-    if steps > _MOST_STEPS:
+    if not 0 <= steps <= _MOST_STEPS or not is_rate(lr):
         raise _DamagedError(f"{where}: its step count or lr is damaged; use another copy")
     _known[path.absolute()] = _identity(path)
     progress = Progress(steps, lr, words.get("note", ""), _read_draws(where, words.get("draws")))

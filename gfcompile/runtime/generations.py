@@ -36,6 +36,7 @@ def replace(path: Path, chunks: Iterable[bytes | memoryview], is_whole: Callable
 
     Raises OSError with the old files untouched; BusyError if another process is writing the same path.
     """
+    _check_replaceable(path)
     temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves is removed, not collected
     file = _create(temporary)
     try:
@@ -57,6 +58,17 @@ def replace(path: Path, chunks: Iterable[bytes | memoryview], is_whole: Callable
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _check_replaceable(path: Path) -> None:
+    """A device or a pipe would be replaced by a file."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return  # writing it tells
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        reason = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(reason, os.strerror(reason), os.fspath(path))
 
 
 def _create(temporary: Path) -> int:

@@ -262,6 +262,9 @@ static int check_tensors(const char *path, const gf_tensorfile *file) {
     if (!gf_tensor_fits(tensor, value))
       return gf_fail(GF_ERROR_MISMATCH, "'%s': tensor '%s/%.100s' has another shape or type; compile the same plan",
                      path, value->role, value->name);
+    if (!gf_all_finite(value, tensor->data))
+      return gf_fail(GF_ERROR_FORMAT, "'%s': tensor '%s/%.100s' is not finite; use another copy", path, value->role,
+                     value->name);
     ++kept;
   }
   if (kept != file->count)

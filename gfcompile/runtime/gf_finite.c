@@ -23,7 +23,8 @@ static int is_finite(gf_dtype dtype, const char *at) {
   }
 }
 
-static int all_finite(const gf_value *value, const char *values) {
+int gf_all_finite(const gf_value *value, const void *data) {
+  const char *values = data;
   size_t width = gf_dtype_bytes(value->dtype);
   for (size_t at = 0; at < value->bytes; at += width)
     if (!is_finite(value->dtype, values + at)) return 0;
@@ -39,7 +40,7 @@ int gf_check_finite(gf_step *step, int64_t steps) {
     const gf_value *value = &gf_state_values.values[i];
     if (!gf_is_kept(value)) continue;
     code = gf_step_get(step, i, scratch);
-    if (!code && !all_finite(value, scratch))
+    if (!code && !gf_all_finite(value, scratch))
       code = gf_fail(GF_ERROR_DIVERGED,
                      "gf_step_save: training diverged: %s '%.100s' is not finite after step %" PRId64 "; " INSTEAD,
                      strcmp(value->role, "optimizer") ? value->role : "optimizer state", value->name, steps);

@@ -110,7 +110,16 @@ static int path_is_held(const char *path) {
   return held;
 }
 
+/* A device or a pipe would be replaced by a file. */
+static int is_replaceable(const char *path) {
+  struct stat there;
+  if (lstat(path, &there) || S_ISREG(there.st_mode) || S_ISLNK(there.st_mode)) return 1;
+  errno = S_ISDIR(there.st_mode) ? EISDIR : EINVAL;
+  return 0;
+}
+
 int gf_replacement_open(gf_replacement *r) {
+  if (!is_replaceable(r->path)) return -1;
   if (r->file >= 0 && is_at(r->file, r->temporary))
     return ftruncate(r->file, 0) || lseek(r->file, 0, SEEK_SET) ? -1 : 0; /* held */
   if (r->file >= 0) close(r->file);

@@ -24,6 +24,7 @@ gf_keeping *gf_step_keeping(gf_step *step);
 /* GF_ERROR_DIVERGED with a text if the last loss, or anything of the state that a checkpoint keeps, is not finite. */
 int gf_check_finite(gf_step *step, int64_t steps);
 int gf_is_kept(const gf_value *value);
+int gf_all_finite(const gf_value *value, const void *data);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -5,7 +5,6 @@ A check takes a value and its place, and returns what is wrong, or None.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -110,7 +109,7 @@ _TEXT = _is("a text", _is_text)
 _FLAG = _is("true or false", lambda value: isinstance(value, bool))
 _WHOLE = _is("a whole number", _is_whole)
 _COUNT = _is("a whole number of 1 or more", lambda value: _is_whole(value) and value > 0)
-_RATE = _is("a finite number", lambda value: type(value) in (int, float) and abs(value) < math.inf)
+_RATE = _is("a number that float32 holds, 0 or more", lambda value: type(value) in (int, float) and 0 <= value < 2**128)
 _DIGEST = _is("64 hex digits", _matches("[0-9a-f]{64}"))
 _FILE = _is("a plain file name", _matches(r"\w[\w.-]*"))
 _DTYPE = _is("the name of a type", lambda value: isinstance(value, str) and value in DTYPES.values())
@@ -139,7 +138,7 @@ _MANIFEST = _fields(
         "plan": _fields({"trained": _each(_LAYER), "exact": _FLAG, "compat": _maybe(_TEXT)}),
         "filtered_layers": _each(_TEXT),
         "refusals": _each(_each(_TEXT, 2)),
-        "batchnorm": _TEXT,
+        "batchnorm": _is("a mode of batch norms", lambda value: value in ("eval", "train")),
         "norms": _table(_TEXT, _TEXT),
         "dropout": _FLAG,
         "target": _TEXT,

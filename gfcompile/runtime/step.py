@@ -39,7 +39,6 @@ class Step:
     manifest: dict[str, Any]
     filtered_layers: list[str]
     refusals: list[tuple[str, str]]
-    steps: int
     note: str  # the caller's own text, which goes along in checkpoints: an epoch, a position in the data
 
     def __init__(self, folder: str | os.PathLike[str], threads: int | None = None) -> None:
@@ -48,7 +47,7 @@ class Step:
         manifest = self.manifest = read_manifest(self._folder)
         self.filtered_layers = list(manifest["filtered_layers"])
         self.refusals = [(name, reason) for name, reason in manifest["refusals"]]
-        self.steps = 0
+        self._counted = 0  # steps that the library does not count: before a checkpoint of its own count was loaded
         self.note = ""
         self.lr = manifest["lr"]
         self._last_loss, self._warned = 0.0, False
@@ -201,11 +200,17 @@ class Step:
             for role, name, _ in self._state.items(*checkpoint.ROLES):
                 self._state.set(role, name, found.tensors[f"{role}/{name}"])
             progress = found.progress
-            self.steps, self._lr, self.note = progress.steps, progress.lr, progress.note
+            self._lr, self.note = progress.lr, progress.note
             self._last_loss, self._warned = 0.0, False
             before = self._library.get_draws(self._handle)
-            draws = progress.draws or (before.seed, progress.steps, before.epoch)
-            self._library.set_draws(self._handle, Draws(*draws))
+            draws = Draws(*(progress.draws or (before.seed, progress.steps, before.epoch)))
+            self._library.set_draws(self._handle, draws)
+            self._counted = progress.steps - draws.steps
+
+    @property
+    def steps(self) -> int:
+        """Steps trained so far, those before a checkpoint included. The library counts: an interrupt cannot."""
+        return self._counted + int(self._library.get_draws(self._open()).steps)
 
     @property
     def channels(self) -> dict[str, Array]:
@@ -282,7 +287,6 @@ class Step:
             self._library.destroy(self._handle)
 
     def _count_step(self, loss: float) -> float:
-        self.steps += 1
         self._last_loss = loss
         if not math.isfinite(loss) and not self._warned:
             self._warned = True
@@ -354,6 +358,8 @@ def _thread_count(threads: Any) -> int:
 def _learning_rate(value: Any) -> float:
     try:
         rate = float(value)
+    except OverflowError:
+        rate = math.inf
     except (TypeError, ValueError) as error:
         raise StepError(f"lr: {value!r} is no number; pass a float") from error
     if math.isfinite(rate) and rate > 0 and not checkpoint.is_rate(rate):

@@ -31,7 +31,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
 def _is_positive(value: Any) -> bool:
@@ -50,8 +50,8 @@ def _command(*words: str) -> Callable[[Any], bool]:
 
 
 TEXT = Field(_is_text, "a text in quotes")
-WHOLE = Field(_is_whole, "a whole number of at least 1")
-COUNT = Field(lambda value: value == "host" or _is_whole(value), 'a whole number of at least 1, or "host"')
+WHOLE = Field(_is_whole, "a whole number from 1 to 2147483647")
+COUNT = Field(lambda value: value == "host" or _is_whole(value), 'a whole number from 1 to 2147483647, or "host"')
 # What a target file names is run: no paths, and no options that make a compiler or an emulator load something.
 COMPILER = Field(
     _command(r"((zig|ziglang)\ncc|([\w-]+-)?(cc|gcc|clang)(-\d+)?)\n", r"(-target\n\w[\w.-]*\n|-[mO][\w=.,+-]*\n)*"),
@@ -114,7 +114,7 @@ def read_fields(path: Path) -> dict[str, Any]:
     """The file's content, every field of it known, present where it must be, and of its kind."""
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists without an end
         example = Path(__file__).parent / "rpi4.toml"
         raise UserError(f"{path}: not a valid TOML file ({error}); see {example}") from error
     if ALIAS in fields:

@@ -59,11 +59,11 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
         (HEAD + '"2" = 4', ": line 3: '2': is not a table; write { do = \"exact\" }"),
         (
             HEAD + '"2" = { do = "filter" }',
-            ": line 3: '2': r = None: the patch edge must be a whole number, 1 or more, as in r = 2",
+            ": line 3: '2': r = None: the patch edge must be a whole number from 1 to 2147483647, as in r = 2",
         ),
         (
             HEAD + '"4" = { do = "exact" }\n"2" = { do = "filter", r = 0 }',
-            ": line 4: '2': r = 0: the patch edge must be a whole number, 1 or more, as in r = 2",
+            ": line 4: '2': r = 0: the patch edge must be a whole number from 1 to 2147483647, as in r = 2",
         ),
         (
             HEAD + '"2" = { do = "exact", r = 2 }',

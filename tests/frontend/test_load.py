@@ -1,6 +1,7 @@
 """Models in, by the kind of what the user wrote: which words a wrong one meets, factories, weights, modules at hand."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,6 +67,10 @@ def test_bad_factories(in_folder):
     )
     assert text_of("gf_test_nets:broken") == (
         "model: 'gf_test_nets:broken' fails when it is called (ZeroDivisionError: division by zero); mend it"
+    )
+    Path("gf_test_exit.py").write_text("import sys\nsys.exit('done')\n")
+    assert text_of("gf_test_exit:net") == (
+        "model: cannot import 'gf_test_exit' (SystemExit: done); run from the folder that holds it, or install it"
     )
     assert text_of("gf_test_nets:number") == (
         "model: 'gf_test_nets:number' returned a 'int'; it must return a torch.nn.Module"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.step import Step
 
+from .c_interface import C, Progress
 from .conftest import Build
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -209,6 +212,57 @@ def test_a_damaged_newest_gives_way_to_the_one_before(build: Build, batch: Batch
         assert tensorfile.read(tmp_path / "ckpt.previous").metadata["steps"] == "1"
 
 
+def test_a_newest_that_is_not_finite_gives_way_too(build: Build, batch: Batch, tmp_path: Path) -> None:
+    """As older versions wrote them: whole and sealed, in Python and in C."""
+    path = tmp_path / "ckpt"
+    with Step.load(build()) as step:
+        step.train(*batch)
+        step.save_checkpoint(path)
+        first = bits(step)
+        step.train(*batch)
+        step.save_checkpoint(path)
+        rewrite(path, lambda tensors, _: tensors.update({"parameter/fc.bias": np.full(3, np.nan, np.float32)}))
+        text = f"'{path}': tensor 'parameter/fc.bias' is not finite; use another copy"
+        with pytest.warns(RuntimeWarning, match=re.escape(text)):
+            step.load_checkpoint(path)
+        assert (step.steps, bits(step)) == (1, first)
+        c, progress = C(step._folder / "libstep.so"), Progress()
+        handle = ctypes.c_void_p(step._handle)
+        assert c.gf_step_load(handle, str(path).encode(), ctypes.byref(progress)) == 0, c.error()
+        assert progress.steps == 1
+        (tmp_path / "ckpt.previous").unlink()
+        assert c.gf_step_load(handle, str(path).encode(), ctypes.byref(progress)) != 0
+        assert c.error() == text
+        with pytest.raises(StepError, match=re.escape(text)):
+            step.load_checkpoint(path)
+        assert bits(step) == first
+
+
+def test_an_interrupt_does_not_lose_a_step(build: Build, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised once the library has returned: the update is done, though nobody gets its loss."""
+    with Step.load(build()) as step:
+        train = step._library.train
+
+        def interrupted(*arguments: Any) -> float:
+            train(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(step._library, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step.train(*batch)
+        assert step.steps == 1
+
+
+@pytest.mark.parametrize("path", ["", ".", "a\0b", "\ud800", None, 5])
+def test_what_is_no_path(build: Build, path: Any) -> None:
+    with Step.load(build()) as step:
+        for call, name in ((step.save_checkpoint, "save_checkpoint"), (step.load_checkpoint, "load_checkpoint")):
+            with pytest.raises(StepError) as caught:
+                call(path)
+            assert str(caught.value).startswith(f"{name}: {path!r} is no path")
+            assert str(caught.value).endswith("; pass the name of a file")
+
+
 def test_two_writers_of_one_checkpoint(build: Build, tmp_path: Path) -> None:
     with Step.load(build()) as step, open(tmp_path / ".ckpt.tmp", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -221,10 +275,13 @@ def test_two_writers_of_one_checkpoint(build: Build, tmp_path: Path) -> None:
 
 def test_a_note_that_no_checkpoint_holds(build: Build, tmp_path: Path) -> None:
     with Step.load(build()) as step:
-        step.note = "a" * 256
-        with pytest.raises(StepError) as caught:
-            step.save_checkpoint(tmp_path / "ckpt")
-    assert str(caught.value) == "save_checkpoint: the note is longer than 255 bytes or holds a zero; shorten it"
+        for note in ("a" * 256, "a\0", "\ud800", None):
+            step.note = note  # type: ignore[assignment]
+            with pytest.raises(StepError) as caught:
+                step.save_checkpoint(tmp_path / "ckpt")
+            assert str(caught.value) == (
+                "save_checkpoint: the note is no text of at most 255 bytes without zeros; write another"
+            )
 
 
 def test_an_interrupted_write_keeps_the_old_file(

@@ -119,6 +119,7 @@ def test_bad_learning_rate(build: Build, lr: float) -> None:
         assert text_of(setattr, step, "lr", lr) == expected
         assert text_of(step.train, X, Y, lr="fast") == "lr: 'fast' is no number; pass a float"
         assert text_of(step.train, X, Y, lr=1e300) == "lr: 1e+300 is more than a float32 holds; pass 3.4e38 or less"
+        assert text_of(step.train, X, Y, lr=10**400).startswith("lr: inf is not usable; ")
         assert (step.lr, step.steps) == (0.05, 0)
 
 

@@ -159,10 +159,10 @@ def test_a_missing_file() -> None:
             "lacks 'lanes'; a target has the fields cache_kib, cores, description, emulator, glibc, gpu,",
         ),
         ("lanes = 4", "lanes = 4\nspeed = 9", "has the unknown field 'speed'; a target has the fields"),
-        ("lanes = 4", "lanes = 0", "lanes is '0'; give a whole number of at least 1, or \"host\""),
+        ("lanes = 4", "lanes = 0", "lanes is '0'; give a whole number from 1 to 2147483647, or \"host\""),
         ("lanes = 4", "lanes =", "not a valid TOML file"),
-        ("cache_kib = 256", "cache_kib = -1", "cache_kib is '-1'; give a whole number of at least 1"),
-        ("lanes = 4", "lanes = true", "lanes is 'True'; give a whole number of at least 1, or \"host\""),
+        ("cache_kib = 256", "cache_kib = -1", "cache_kib is '-1'; give a whole number from 1 to 2147483647"),
+        ("lanes = 4", "lanes = true", "lanes is 'True'; give a whole number from 1 to 2147483647, or \"host\""),
         ('"a board"', "7", "description is '7'; give a text in quotes"),
         ('["zig", "cc"]', '"zig cc"', "link is 'zig cc'; give the name of a C compiler on your PATH and"),
         *(

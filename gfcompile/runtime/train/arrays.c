@@ -28,7 +28,10 @@ void die(int code, const char *format, ...) {
   exit(code);
 }
 
-int exists(const char *path) { return access(path, F_OK) == 0; }
+int exists(const char *path) {
+  struct stat about;
+  return lstat(path, &about) == 0 || errno != ENOENT; /* a link without a target, too */
+}
 
 const char *shape_text(const int64_t *shape, int rank) {
   static char texts[4][160];

@@ -20,8 +20,9 @@ typedef struct {
 /* Read and not mapped: a card that cannot be read is then an error and not a signal. */
 static content read_whole(const char *path) {
   struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe would let it wait */
   if (file < 0 || fstat(file, &about)) die(1, "'%s': cannot be read: %s; " GF_COPY_AGAIN, path, strerror(errno));
+  if (!S_ISREG(about.st_mode)) die(1, "'%s': is no file; " GF_COPY_AGAIN, path);
   content found = {malloc((size_t)about.st_size + 1), 0};
   if (!found.data) die(1, "no memory to read '%s'; free some", path);
   while (found.bytes < (size_t)about.st_size) {

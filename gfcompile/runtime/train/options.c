@@ -154,7 +154,10 @@ options read_options(int count, char **words) {
       case LR: o.lr = read_rate(name, optarg), o.has_lr = 1; break;
       case SEED: o.seed = (uint64_t)read_whole(name, optarg, 0), o.has_seed = 1; break;
       case THREADS: o.threads = read_threads(name, optarg); break;
-      case CHECKPOINT: o.checkpoint = optarg; break;
+      case CHECKPOINT:
+        if (!*optarg) die(2, "--checkpoint: is empty; give the name of a file");
+        o.checkpoint = optarg;
+        break;
       case EVERY: o.checkpoint_every = read_whole(name, optarg, 1); break;
       case PROGRESS: o.progress = read_number(name, optarg); break;
       case SELFTEST: o.selftest = 1; break;

@@ -173,11 +173,12 @@ _Noreturn static void end_diverged(const training *t, int64_t step, double loss,
       " --lr", step, t->progress.lr, t->began.loss, loss, more, kept);
 }
 
-/* Weights can have exploded and still be finite; a training that continued from them would not be. The batch trained
- * last still lies in the inputs. */
+/* Weights can have exploded and still be finite; a training that continued from them would not be. Judged on the batch
+ * that would come next: the last one they were just fitted to. */
 static void check_state(training *t) {
   float loss;
   if (t->trained_step != t->progress.steps) return; /* as it was loaded */
+  stage(t, &t->data, t->order, t->at * t->batch);
   const char *wrong = judge_state(&t->began, t->step, t->inputs, t->gradients, &loss);
   if (wrong) end_diverged(t, t->progress.steps, loss, wrong);
 }
@@ -325,6 +326,7 @@ int train(gf_step *step, const char *folder, const options *given) {
         " --batch", t.data.count, t.batch);
   if (!about->pads && t.data.count % t.batch)
     printf("an epoch leaves out its last %" PRId64 " samples: this step cannot pad a batch\n", t.data.count % t.batch);
+  if (!o.epochs) o.epochs = o.steps ? INT64_MAX : 1;
   t.progress.lr = about->lr;
   draw_from_seed(&t, 0, o.seed);
   if (o.checkpoint) {
@@ -332,7 +334,6 @@ int train(gf_step *step, const char *folder, const options *given) {
     resume(&t, &o);
   } else printf("no --checkpoint: what is trained is lost at the end\n");
   if (o.has_lr) t.progress.lr = o.lr;
-  if (!o.epochs) o.epochs = o.steps ? INT64_MAX : 1;
   t.inputs = blocks(GF_KIND_INPUT);
   t.outputs = blocks(GF_KIND_OUTPUT);
   if (o.checkpoint) t.gradients = blocks(GF_KIND_GRADIENT);

@@ -27,9 +27,7 @@ static void load(gf_step *step, const uint8_t *data, size_t size) {
     return;
   }
   fuzz_require(found.steps >= 0 && isfinite(found.lr), "progress makes sense");
-  code = gf_step_save(step, "again", &found);
-  if (code == GF_ERROR_DIVERGED) return; /* an old file may hold what is not finite; it is not written again */
-  fuzz_require(!code, "what was loaded can be saved");
+  fuzz_require(!gf_step_save(step, "again", &found), "what was loaded can be saved");
   fuzz_require(!gf_step_load(step, "again", &again), "what was saved can be loaded");
   fuzz_require(again.steps == found.steps && again.lr == found.lr && !strcmp(again.note, found.note),
                "progress stays the same");
