@@ -240,6 +240,7 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.frontend.rehearsal import rehearse
     from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import DEFAULT_PATCH, Request
     from gfcompile.targets import find_target
@@ -251,6 +252,7 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
+    rehearse(loaded, example)
     patches = {"*": DEFAULT_PATCH, **by_pattern(args.r)}
     shares, budget = read_sparse(by_pattern(args.sparse), args.memory, args.sparse_strategy, args.plan is not None)
     request = Request(

@@ -36,6 +36,7 @@ def plan(args: argparse.Namespace) -> int:
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.frontend.rehearsal import rehearse
     from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import Request
     from gfcompile.tuning.database import Databases
@@ -52,6 +53,7 @@ def plan(args: argparse.Namespace) -> int:
     else:
         example, source = example_input(loaded, args.input or shape, args.batch)
     screen.say(source if shape is None else source.replace("from --input", f"from {args.data}"))
+    rehearse(loaded, example)
     request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
     lr = starting_rate(args.optimizer, optimizer, args.lr)
     job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode)

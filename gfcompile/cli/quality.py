@@ -23,12 +23,14 @@ def quality(args: argparse.Namespace) -> int:
     from gfcompile.compiler import Job
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
+    from gfcompile.frontend.rehearsal import rehearse
     from gfcompile.noise.quality import measure_quality
     from gfcompile.plan import Request
 
     loss = resolve_loss(args.loss or "cross_entropy")
     x, y = read_batch(args.data, args.batch)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
+    rehearse(loaded, x)
     request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
     job = Job(loaded.module, x, loss, request, fixed_mode=loaded.fixed_mode)
     found = measure_quality(job, y, args.r, args.cosine, f"--data {args.data}", screen.progress)

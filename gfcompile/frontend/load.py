@@ -4,7 +4,7 @@ import itertools
 import keyword
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -27,6 +27,7 @@ class LoadedModel:
     origin: str  # as the user wrote it: the start of messages
     name: str  # a Python identifier: the artifact's name begins with it
     example_shape: tuple[int, ...] | None = None
+    is_foreign: bool = False  # from a file that the user has not said to trust
     fixed_mode: bool = False  # .pt2: train or eval behaviour was decided at export
     onnx_skeleton: bytes | None = None  # .onnx: the file's graph without its weights, for `onnx_in.write_back.fill`
 
@@ -43,7 +44,7 @@ def load_model(
         if not Path(spec).is_file():
             raise UserError(f"{spec}: no such file; check the path")
         try:
-            loaded = _read_file(spec, suffix, trust, code)
+            loaded = replace(_read_file(spec, suffix, trust, code), is_foreign=not trust)
         except UserError as error:
             raise UserError(shortened(str(error))) from error
     elif ":" in spec:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from tests.frontend.hostile import write_all
 
@@ -50,3 +53,39 @@ def test_nothing_ran(tried: tuple[Path, list[list[str]]]) -> None:
     folder, rows = tried
     assert not (folder / "ran").exists()
     assert {row[3] for row in rows} == {"False"}
+
+
+@pytest.fixture
+def run_check(tmp_path: Path) -> Callable[[nn.Module], tuple[int, str]]:
+    """`gfcompile check` on a saved module: its exit code and the last line that it says."""
+
+    def run(model: nn.Module) -> tuple[int, str]:
+        torch.save(model, tmp_path / "net.pt")
+        program = "import sys; from gfcompile.cli import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-P", "-c", program, "check", "net.pt", "--input", "2x3x8x8"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    return run
+
+
+def forge(layer: nn.Module, **state: object) -> nn.Sequential:
+    vars(layer).update(state)
+    return nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(3), nn.Flatten(2), layer)
+
+
+def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
+    """A padding that overflows: PyTorch 2.13 writes outside its memory."""
+    code, said = run_check(forge(nn.Fold((4, 4), (2, 2)), padding=2**31))
+    assert (code, said) == (
+        2,
+        "gfcompile: error: net.pt: ends PyTorch with SIGSEGV when it runs once; it is damaged, or made to do so",
+    )
+
+
+def test_more_memory_than_there_is(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
+    code, said = run_check(forge(nn.ConstantPad1d(0, 0.0), padding=(0, 2**40)))
+    assert (code, said) == (
+        2,
+        "gfcompile: error: net.pt: wants more memory than this machine has when it runs once; give a smaller --input",
+    )

@@ -368,6 +368,23 @@ def test_recurrent_layers_load(tmp_path, kind, options):
     assert type(load_model(str(tmp_path / "net.pt")).module) is kind
 
 
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda net: setattr(net, "hidden_size", 0), "has sizes that it cannot have"),
+        (lambda net: setattr(net, "mode", "GRU"), "has a mode that it cannot have"),
+        (lambda net: vars(net).update(weight_ih_l0=torch.zeros(1)), "has two 'weight_ih_l0'"),
+        (lambda net: net._flat_weights_names.reverse(), "reads other weights than its own"),
+        (lambda net: net._flat_weights.reverse(), "reads other weights than its own"),
+    ],
+)
+def test_recurrent_layers_whose_kernels_would_read_elsewhere(tmp_path, change, what):
+    net = nn.LSTM(3, 4)
+    change(net)
+    torch.save(net, tmp_path / "net.pt")
+    assert f"(a 'torch.nn.modules.rnn.LSTM' {what});" in text_of(str(tmp_path / "net.pt"))
+
+
 def test_a_projected_lstm_loads(tmp_path):
     torch.save(nn.LSTM(3, 4, 2, proj_size=2), tmp_path / "net.pt")
     assert load_model(str(tmp_path / "net.pt")).module.proj_size == 2

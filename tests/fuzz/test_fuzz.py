@@ -135,7 +135,7 @@ def test_a_refusal_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_corpus_is_what_its_script_writes(tmp_path: Path) -> None:
-    """In a process of its own, as a person runs it: what other tests left behind changes some bytes."""
+    """In a process of its own: a pickle says equal strings once or twice, by what this process did before."""
     subprocess.run([sys.executable, "-m", "tests.fuzz.seeds", str(tmp_path)], check=True)
     written = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     kept = {

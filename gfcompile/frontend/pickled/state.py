@@ -31,6 +31,7 @@ _CONTAINERS = (
 )  # fmt: skip
 _CHILD = re.compile(r"(?!__)[^.\"'\\\x00-\x1f]+")  # torch writes names into the source that it generates
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+_RECURRENT = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN_TANH": nn.RNN, "RNN_RELU": nn.RNN}
 _DEEPEST = 40  # containers within containers
 _MODULES_DEEPEST = 200
 
@@ -67,6 +68,8 @@ def _check_children(path: str, module: nn.Module, name: str, kind: type) -> None
     for key, child in children.items():
         if type(key) is not str or not key.isprintable() or not _CHILD.fullmatch(key) or keyword.iskeyword(key):
             refuse_without_trust(path, f"calls a part of a '{name_of(module)}' '{key}', which is no name")
+        if key in vars(module):
+            raise MalformedError(f"a '{name_of(module)}' has two '{key}'")
         if child is not None and not isinstance(child, kind):
             refuse_without_trust(path, f"holds a '{name_of(child)}' among the '{name}' of a '{name_of(module)}'")
 
@@ -75,8 +78,10 @@ def _check_recurrent(module: nn.RNNBase) -> None:
     """The shapes of all weights: the kernels of recurrent layers take them on trust."""
     names = ("input_size", "hidden_size", "num_layers", "proj_size")
     sizes: list[Any] = [getattr(module, name, None) for name in names]
-    if not all(type(size) is int and size >= 0 for size in sizes) or module.mode not in _GATES:
-        raise MalformedError(f"a '{name_of(module)}' has sizes that are no numbers")
+    if not all(type(size) is int and size >= least for size, least in zip(sizes, (1, 1, 1, 0))):
+        raise MalformedError(f"a '{name_of(module)}' has sizes that it cannot have")
+    if module.mode not in _GATES or not isinstance(module, _RECURRENT[module.mode]):
+        raise MalformedError(f"a '{name_of(module)}' has a mode that it cannot have")
     width, hidden, layers, projected = sizes
     expected: dict[str, tuple[int, ...]] = {}
     if layers <= len(module._parameters):  # else some are missing
@@ -93,6 +98,10 @@ def _check_recurrent(module: nn.RNNBase) -> None:
     found = {name: tuple(tensor.shape) for name, tensor in module._parameters.items() if tensor is not None}
     if found != expected:
         raise MalformedError(f"the weights of a '{name_of(module)}' have other shapes than it says")
+    held, names = (vars(module).get(name) for name in ("_flat_weights", "_flat_weights_names"))
+    own = [module._parameters[name] for name in expected]
+    if type(held) is not list or names != list(expected) or [*map(id, held)] != [*map(id, own)]:
+        raise MalformedError(f"a '{name_of(module)}' reads other weights than its own")
 
 
 def _check_value(path: str, module: nn.Module, name: str, value: Any, seen: set[int]) -> None:
