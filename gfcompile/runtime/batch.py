@@ -74,7 +74,7 @@ class Door:
                 raise StepError(f"{call}: {first} has {samples} samples and {label} has {count}; pass equally many")
         if samples < self.batch and trains:
             self._check_padding(call, samples)
-        given = self._check_channels(call, channels or {})
+        given = {} if channels is None else self._check_channels(call, channels)
         staged: list[Array | None] = []
         for slot in self.slots:
             if slot.label in checked:
@@ -92,6 +92,9 @@ class Door:
     def _check_channels(self, call: str, channels: Mapping[str, Any]) -> dict[str, Array]:
         """The caller's own draws by layer; which channels can be drawn together, the library knows."""
         slots = {slot.name: slot for slot in self.slots if slot.role == "channels"}
+        if not isinstance(channels, Mapping):
+            kind = type(channels).__name__
+            raise StepError(f"{call}: channels are a '{kind}'; pass a dictionary from layers to their channels")
         for layer, value in channels.items():
             if layer not in slots:
                 known = ", ".join(slots) or "none: this step updates all of them"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT = "gfcompile-features-2"
 HEADER, KNOWN = "cache.json", "known"
 STORED = ("float32", "float16")
+MOST_SAMPLES = 1 << 32
 PRESENT = 1 << 32  # beside a checksum of 32 bits, which may be 0
 Load = Callable[[Array], Any]
 
@@ -47,6 +48,8 @@ class FeatureCache:
         self._step = step
         self.folder = Path(folder)
         self.samples = _count(samples)
+        if "\0" in str(folder):
+            raise StepError(f"open_cache: {str(folder)!r} is no path; choose another folder")
         if dtype not in STORED:
             raise StepError(f"open_cache: dtype {dtype!r} is not known; use {' or '.join(STORED)}")
         self.dtype = dtype
@@ -193,7 +196,10 @@ class FeatureCache:
                 raise StepError(f"{where}: was made with {made}, not {asked}; pass {made}, or choose another folder")
 
     def _check_indices(self, call: str, indices: Any) -> Array:
-        array = np.asarray(indices.detach() if hasattr(indices, "detach") else indices)
+        try:
+            array = np.asarray(indices.detach() if hasattr(indices, "detach") else indices)
+        except ValueError as error:  # rows of several lengths
+            raise StepError(f"{call}: indices are no array; pass a whole number for each sample") from error
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise StepError(
                 f"{call}: indices are {array.dtype} of shape {array.shape}; pass a whole number for each sample"
@@ -357,6 +363,6 @@ def _count(samples: Any) -> int:
         count = operator.index(samples)
     except TypeError:
         count = 0
-    if isinstance(samples, bool) or count < 1:
-        raise StepError(f"open_cache: samples {samples!r} is no number of samples; pass 1 or more")
+    if isinstance(samples, bool) or not 1 <= count <= MOST_SAMPLES:
+        raise StepError(f"open_cache: samples {samples!r} is no number of samples; pass 1 to {MOST_SAMPLES}")
     return count

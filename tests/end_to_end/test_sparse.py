@@ -326,11 +326,12 @@ def test_channels_of_the_caller(compiled: Any) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED: dict[str, tuple[Any, str]] = {
     "unknown": (
         {"head": [1]},
         "train: channels of 'head': drawn are those of dense, grouped, pairs, depthwise, pointwise",
     ),
+    "no dictionary": ([1], "train: channels are a 'list'; pass a dictionary from layers to their channels"),
     "too few": ({"dense": []}, "train: channels of 'dense' are float64 (0,); pass 1 whole numbers"),
     "no numbers": ({"dense": [0.5]}, "train: channels of 'dense' are float64 (1,); pass 1 whole numbers"),
     "too large": ({"dense": [3]}, "train: channels of 'dense': 3 does not fit at place 0; give 1 of 0 to 2, ascending"),

@@ -213,6 +213,7 @@ def test_a_cache_that_was_half_made_is_not_there(step: Step, tmp_path: Path, mon
         ([0.0, 1.0], "train: indices are float64 of shape (2,); pass a whole number for each sample"),
         ([True, False], "train: indices are bool of shape (2,); pass a whole number for each sample"),
         ([[0], [1]], "train: indices are int64 of shape (2, 1); pass a whole number for each sample"),
+        ([[0], [1, 2]], "train: indices are no array; pass a whole number for each sample"),
         ([0, 1, 2, 3, 4], "train: 5 indices; pass 1 to 4, the compiled batch"),
         (np.array([], np.int64), "train: 0 indices; pass 1 to 4, the compiled batch"),
         ([0], "train: x has 2 samples for 1 indices; pass equally many"),
@@ -257,8 +258,11 @@ def test_a_feature_that_float16_cannot_hold(step: Step, data: tuple[np.ndarray, 
 
 def test_what_it_is_opened_with(step: Step, tmp_path: Path) -> None:
     folder = tmp_path / "features"
-    assert error_of(step.open_cache, folder, 0) == ("open_cache: samples 0 is no number of samples; pass 1 or more")
-    assert error_of(step.open_cache, folder, 2.5) == ("open_cache: samples 2.5 is no number of samples; pass 1 or more")
+    for samples in (0, 2.5, 2**62, 10**30):
+        assert error_of(step.open_cache, folder, samples) == (
+            f"open_cache: samples {samples} is no number of samples; pass 1 to 4294967296"
+        )
+    assert error_of(step.open_cache, "a\0b", 4) == r"open_cache: 'a\x00b' is no path; choose another folder"
     assert error_of(step.open_cache, folder, 3, dtype="int8") == (
         "open_cache: dtype 'int8' is not known; use float32 or float16"
     )
