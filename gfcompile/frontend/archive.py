@@ -10,6 +10,7 @@ import zipfile
 from gfcompile.frontend.foreign import MalformedError
 
 ENCRYPTED = 0x1
+EXPANDED = 1 << 20  # values of a tensor that repeats those of its record, at most
 
 
 class Archive:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._export.serde.schema import ScalarType
 from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE
 
-from gfcompile.frontend.archive import Archive
+from gfcompile.frontend.archive import EXPANDED, Archive
 from gfcompile.frontend.foreign import MalformedError, refuse_without_trust
 
 
@@ -59,6 +59,8 @@ def _make_tensor(content: bytearray, about: dict[str, Any], is_parameter: bool) 
     size, stride = ([_whole(each) for each in about[key]] for key in ("sizes", "strides"))
     if content:
         values = torch.frombuffer(content, dtype=torch.uint8).view(dtype)
+        if math.prod(size) > max(values.numel(), EXPANDED):
+            raise MalformedError("a tensor repeats its values too often")
         tensor = torch.as_strided(values, size, stride, _whole(about["storage_offset"]))  # stays within its record
     else:
         if math.prod(size):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gfcompile.frontend.archive import EXPANDED
 from gfcompile.frontend.foreign import MalformedError, refuse_without_trust
 
 TORCH_FUNCTIONS = object()  # stands for the class that torch's own functions are attributes of
@@ -33,7 +34,6 @@ _FUNCTIONS = frozenset(_ACTIVATIONS.values()) | frozenset(
     )
 )  # fmt: skip
 _LARGEST_KEY = 1 << 60  # larger integers can be chosen to share a hash
-_EXPANDED = 1 << 20  # values of a tensor that repeats those of its storage
 Scalar = (str, int, float, bool, complex, bytes, types.NoneType, torch.dtype)
 
 
@@ -173,7 +173,7 @@ def _strided(
     _expect(sizes and all(map(_is_whole, (offset, *size, *stride))), "torch.Tensor")
     _expect(type(requires_grad) is bool and not hooks and not metadata, "torch.Tensor")
     values = storage.values if dtype == storage.dtype else storage.values.view(torch.uint8).view(dtype)
-    _expect(math.prod(size) <= max(values.numel(), _EXPANDED), "torch.Tensor")
+    _expect(math.prod(size) <= max(values.numel(), EXPANDED), "torch.Tensor")
     tensor = torch.as_strided(values, size, stride, offset).detach()  # raises where it would leave the storage
     return tensor.requires_grad_(requires_grad)
 

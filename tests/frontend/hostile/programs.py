@@ -194,8 +194,17 @@ def native_code(records: dict[str, bytes], folder: Path) -> None:
     records["data/aotinductor/model/model.so"] = (folder / "ran.so").read_bytes()
 
 
+def _with_first_weight(records: dict[str, bytes], **about: Any) -> None:
+    config = json.loads(records["data/weights/model_weights_config.json"])
+    next(iter(config["config"].values()))["tensor_meta"].update(about)
+    records["data/weights/model_weights_config.json"] = json.dumps(config).encode()
+
+
 @archive
 def a_weight_beyond_its_record(records: dict[str, bytes], folder: Path) -> None:
-    config = json.loads(records["data/weights/model_weights_config.json"])
-    next(iter(config["config"].values()))["tensor_meta"]["storage_offset"] = {"as_int": 1 << 30}
-    records["data/weights/model_weights_config.json"] = json.dumps(config).encode()
+    _with_first_weight(records, storage_offset={"as_int": 1 << 30})
+
+
+@archive
+def gigabytes_of_one_value(records: dict[str, bytes], folder: Path) -> None:
+    _with_first_weight(records, sizes=[{"as_int": 1 << 40}], strides=[{"as_int": 0}])
