@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from gfcompile.errors import UserError
+from gfcompile.frontend.foreign import refuse_without_trust
 from gfcompile.frontend.load import LoadedModel
 
-LONGEST = 300  # seconds of one core for a forward pass
+LONGEST = 120  # seconds of one core for a forward pass
 FINE, FAILED, NO_MEMORY = range(3)
 
 
@@ -33,7 +34,7 @@ def rehearse(loaded: LoadedModel, inputs: tuple[Tensor, ...]) -> None:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         what = f"takes longer than {LONGEST} s" if name in ("SIGXCPU", "SIGKILL") else f"ends PyTorch with {name}"
-        raise UserError(f"{loaded.origin}: {what} when it runs once; it is damaged, or made to do so")
+        refuse_without_trust(loaded.origin, f"{what} when it runs once")
     if os.WEXITSTATUS(status) == NO_MEMORY:
         raise UserError(
             f"{loaded.origin}: wants more memory than this machine has when it runs once; give a smaller --input"

@@ -79,7 +79,7 @@ def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[[nn
     code, said = run_check(forge(nn.Fold((4, 4), (2, 2)), padding=2**31))
     assert (code, said) == (
         2,
-        "gfcompile: error: net.pt: ends PyTorch with SIGSEGV when it runs once; it is damaged, or made to do so",
+        "gfcompile: error: net.pt: ends PyTorch with SIGSEGV when it runs once; if you trust the file, add --trust",
     )
 
 

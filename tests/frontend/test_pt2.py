@@ -259,7 +259,10 @@ def test_each_admitted_name_is_an_operator_on_tensors(name):
     assert any(find_operator(f"torch.ops.aten.{name}.{overload}") for overload in packet.overloads())
 
 
-@pytest.mark.parametrize("target", ["aten.add.str", "aten.copy.t", "aten.sort.any", "aten.index.str", "aten.pow.int"])
+@pytest.mark.parametrize(
+    "target",
+    ["aten.add.str", "aten.copy.t", "aten.sort.any", "aten.index.str", "aten.pow.int", "aten.repeat_interleave.Tensor"],
+)
 def test_operators_on_words_and_lists_are_not_admitted(target):
     assert find_operator(f"torch.ops.{target}") is None
 
@@ -280,6 +283,11 @@ aten = torch.ops.aten
         ),
         (aten.div.Tensor_mode, (torch.tensor([1]), torch.tensor([-1])), "integers are divided with rounding to zero"),
         (aten.grid_sampler_2d.default, (IMAGES, torch.zeros(2, 3, 3, 2), 77, 0, False), "a grid is sampled in a way"),
+        (aten.native_group_norm.default, (IMAGES, None, None, 2, 4, 1 << 62, 4, 1e-5), "a group norm has other sizes"),
+        (aten.native_group_norm.default, (IMAGES, SHORT, None, 2, 4, 9, 2, 1e-5), "a group norm has other sizes"),
+        (aten.scaled_dot_product_attention.default, (IMAGES, IMAGES, IMAGES[:, :, :1]), "an attention has not one"),
+        (aten._upsample_bilinear2d_aa.default, (IMAGES, [9, 9], False, 1e-10, 1e-10), "an image is resized by another"),
+        (aten._upsample_bicubic2d_aa.default, (IMAGES, [9, 9], False, None, 1e-19), "an image is resized by another"),
         (aten.zeros.default, ([1 << 20, 1 << 20],), "a tensor of 1.1e+12 values is made out of nothing"),
         (aten.eye.m, (1 << 20, 1 << 20), "a tensor of 1.1e+12 values is made out of nothing"),
         (aten.arange.start_step, (0, 1, 1e-12), "a tensor of 1e+12 values is made out of nothing"),
@@ -298,6 +306,13 @@ def test_guarded_operators_compute_what_they_did():
     statistics = (IMAGES, CHANNELS * 2, CHANNELS, CHANNELS * 3, CHANNELS * 4, 0.1, 1e-5)
     operator = aten._native_batch_norm_legit_no_training.default
     torch.testing.assert_close(guard(operator)(*statistics), operator(*statistics), rtol=0, atol=0)
+    for operator, *arguments in (
+        (aten.native_group_norm.default, IMAGES, CHANNELS, CHANNELS, 2, 4, 9, 2, 1e-5),
+        (aten.scaled_dot_product_attention.default, IMAGES, IMAGES, IMAGES),
+        (aten._upsample_bilinear2d_aa.default, IMAGES, [4, 2], False, 1.5, 0.9),
+    ):
+        assert guard(operator) is not operator
+        torch.testing.assert_close(guard(operator)(*arguments), operator(*arguments), rtol=0, atol=0)
     v, g = torch.randn(4, 3, 2, 2), torch.randn(4, 1, 1, 1)
     torch.testing.assert_close(guard(aten._weight_norm.default)(v, g, 0), torch._weight_norm(v, g, 0))
     assert guard(aten.relu.default) is aten.relu.default

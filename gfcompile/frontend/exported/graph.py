@@ -36,8 +36,12 @@ _SETTINGS = {
     "str": str, "ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format,
     "Device": torch.device,
 }  # fmt: skip
+_LARGEST_NUMBER = 1 << 31  # of a size, a stride and the like: kernels multiply them and do not look for overflows
+_TO_THE_END = (1 << 63) - 1  # of a slice
 _DEEPEST = 20  # containers within containers
 _END = object()
+_TAKEN = frozenset(dir(nn.Module()))  # by what holds the tensors
+_TAKEN_AT_THE_TOP = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph())))
 
 
 class GraphReader:
@@ -250,6 +254,8 @@ def _fits(value: Any, kind: str) -> bool:
         return kind in ("Tensor", *_NUMBERS)
     if kind == "Tensor":
         return type(value) in (int, float, bool, complex)
+    if type(value) is int and kind in ("int", "SymInt") and abs(value) > _LARGEST_NUMBER and value != _TO_THE_END:
+        return False
     return type(value) in _NUMBERS.get(kind, ()) or isinstance(value, _SETTINGS.get(kind, ()))
 
 
@@ -300,7 +306,8 @@ def _fill(tree: dict[str, Any], values: Iterator[Any], depth: int) -> Any:
 def _hold(root: nn.Module, tensors: Tensors) -> None:
     """Hold the tensors under their names, in empty modules where there are none; constants are no part of the state."""
     for name, tensor in {**tensors.constants, **tensors.weights}.items():
-        if not _NAME.fullmatch(name):
+        first, *rest = name.split(".")
+        if not _NAME.fullmatch(name) or first in _TAKEN_AT_THE_TOP or not _TAKEN.isdisjoint(rest):
             raise MalformedError(f"'{name}' is no name of a tensor")
         owner = root
         *folders, last = name.split(".")

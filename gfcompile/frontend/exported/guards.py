@@ -25,7 +25,7 @@ def guard(operator: Any) -> Any:
     name = operator._schema.name.removeprefix("aten::")
     if name == "_weight_norm":
         return weight_norm
-    check = _CHECKS.get(name)
+    check = _CHECKS.get(name) or _CHECKS.get(f"{name}.{operator._overloadname}")
     if check is None:
         return operator
     names = [argument.name for argument in operator._schema.arguments]
@@ -81,6 +81,24 @@ def _check_grid(interpolation_mode: int, padding_mode: int, **_: Any) -> None:
         raise RuntimeError("a grid is sampled in a way that does not exist")
 
 
+def _check_groups(input: Tensor, N: Any, C: Any, HxW: Any, weight: Any = None, bias: Any = None, **_: Any) -> None:
+    per_channel = all(value is None or value.numel() == C for value in (weight, bias))
+    if input.dim() < 2 or tuple(input.shape[:2]) != (N, C) or N * C * HxW != input.numel() or not per_channel:
+        raise RuntimeError("a group norm has other sizes than its input")
+
+
+def _check_attention(key: Tensor, value: Tensor, **_: Any) -> None:
+    if key.dim() < 2 or value.dim() < 2 or key.shape[-2] != value.shape[-2]:
+        raise RuntimeError("an attention has not one value for each key")
+
+
+def _check_scales(self: Tensor, output_size: Any, scales_h: Any = None, scales_w: Any = None, **_: Any) -> None:
+    """A scale beside the size that it gives: the size is the input's times the scale, rounded down."""
+    for size, wanted, scale in zip(self.shape[-2:], output_size, (scales_h, scales_w)):
+        if scale is not None and not wanted <= scale * size * (1 + 1e-6) < (wanted + 1) * (1 + 1e-5):
+            raise RuntimeError("an image is resized by another scale than its sizes say")
+
+
 def _check_size(size: Sequence[Any], **_: Any) -> None:
     _limit(math.prod(size))
 
@@ -115,6 +133,10 @@ _CHECKS: dict[str, Check] = {
         functools.partial(_check_statistics, training=False)),
     "div": _check_division,
     "div_": _check_division,
+    "native_group_norm": _check_groups,
+    "scaled_dot_product_attention": _check_attention,
+    "_upsample_bilinear2d_aa.default": _check_scales,
+    "_upsample_bicubic2d_aa.default": _check_scales,
     "grid_sampler": _check_grid,
     "grid_sampler_2d": _check_grid,
     **dict.fromkeys(

@@ -73,6 +73,7 @@ _ARGUMENTS = {
 }  # fmt: skip
 _RESULTS = {"Tensor", "List[Tensor]", "SymInt", "int"}
 ADMITTED = frozenset(_ATEN.split())
+_BY_VALUES = {"repeat_interleave.Tensor", "repeat_interleave.self_Tensor"}  # counts in a tensor, which nobody checks
 _NOTHING_TO_DO = frozenset(_IGNORED.split())
 
 
@@ -93,6 +94,8 @@ def find_operator(target: str) -> Any:
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
         raise MalformedError(f"there is no operator '{target}'")
+    if target.removeprefix(PREFIX) in _BY_VALUES:
+        return None
     found = getattr(packet, overload)
     return found if _is_on_tensors(found._schema) and not overload.startswith("prim") else None
 

@@ -68,7 +68,7 @@ def _check_children(path: str, module: nn.Module, name: str, kind: type) -> None
     for key, child in children.items():
         if type(key) is not str or not key.isprintable() or not _CHILD.fullmatch(key) or keyword.iskeyword(key):
             refuse_without_trust(path, f"calls a part of a '{name_of(module)}' '{key}', which is no name")
-        if key in vars(module):
+        if key in vars(module) or callable(getattr(type(module), key, None)):
             raise MalformedError(f"a '{name_of(module)}' has two '{key}'")
         if child is not None and not isinstance(child, kind):
             refuse_without_trust(path, f"holds a '{name_of(child)}' among the '{name}' of a '{name_of(module)}'")

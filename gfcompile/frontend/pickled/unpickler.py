@@ -41,6 +41,7 @@ _INSTRUCTIONS = b"".join((
 ))  # fmt: skip
 
 
+_LARGEST_NUMBER = 1 << 127  # the mark of torch's old format has 77 bits
 _MOST_DELICATE = 1000  # containers that Python frees by recursion: one in another, many times, would end the process
 
 
@@ -77,6 +78,19 @@ class RestrictedUnpickler(pickle._Unpickler):
 
     def _refuse(self, deed: str) -> NoReturn:
         refuse_without_trust(self._path, deed)
+
+    def load_long1(self) -> None:
+        super().load_long1()  # type: ignore[misc]
+        self._check_number()
+
+    def load_long4(self) -> None:
+        super().load_long4()  # type: ignore[misc]
+        self._check_number()
+
+    def _check_number(self) -> None:
+        """Arithmetic with a number of thousands of digits takes minutes."""
+        if abs(self.stack[-1]) > _LARGEST_NUMBER:
+            raise MalformedError("it holds a number that is too large")
 
     def load_reduce(self) -> None:
         called, arguments = self.stack[-2:]
@@ -154,6 +168,8 @@ class RestrictedUnpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse_instruction),
         **{code: pickle._Unpickler.dispatch[code] for code in _INSTRUCTIONS},
+        pickle.LONG1[0]: load_long1,
+        pickle.LONG4[0]: load_long4,
         pickle.REDUCE[0]: load_reduce,
         pickle.NEWOBJ[0]: load_newobj,
         pickle.BUILD[0]: load_build,

@@ -123,6 +123,20 @@ def a_program_of_a_known_library(folder: Path) -> bytes:
 
 
 @pickled
+def a_number_of_thousands_of_digits(folder: Path) -> Any:
+    conv = nn.Conv2d(3, 4, 3)
+    conv.in_channels = 10**5000
+    return conv
+
+
+@pickled
+def a_child_in_the_place_of_forward(folder: Path) -> Any:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3))
+    net._modules["forward"] = nn.ReLU()
+    return net
+
+
+@pickled
 def gigabytes_of_bytes(folder: Path) -> Any:
     return [Calls(bytes, range(1 << 36))]
 

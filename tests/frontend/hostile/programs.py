@@ -122,6 +122,14 @@ def a_number_for_a_type(part: dict[str, Any], folder: Path) -> None:
 
 
 @program
+def a_number_that_overflows(part: dict[str, Any], folder: Path) -> None:
+    """Kernels multiply sizes without looking."""
+    conv = next(node for node in _nodes(part) if node["target"].startswith("torch.ops.aten.conv2d"))
+    conv["inputs"] = [each for each in conv["inputs"] if each["name"] != "dilation"]
+    conv["inputs"].append({"name": "dilation", "arg": {"as_ints": [1, (1 << 62) - 1000]}, "kind": 1})
+
+
+@program
 def an_input_of_gigabytes(part: dict[str, Any], folder: Path) -> None:
     part["graph_module"]["graph"]["tensor_values"]["input"]["sizes"][1] = {"as_int": 1 << 40}
 
@@ -208,3 +216,11 @@ def a_weight_beyond_its_record(records: dict[str, bytes], folder: Path) -> None:
 @archive
 def gigabytes_of_one_value(records: dict[str, bytes], folder: Path) -> None:
     _with_first_weight(records, sizes=[{"as_int": 1 << 40}], strides=[{"as_int": 0}])
+
+
+@archive
+def a_weight_in_the_place_of_a_method(records: dict[str, bytes], folder: Path) -> None:
+    config = records["data/weights/model_weights_config.json"].decode()
+    first = next(iter(json.loads(config)["config"]))
+    for name in ("data/weights/model_weights_config.json", "models/model.json"):
+        records[name] = records[name].replace(f'"{first}"'.encode(), b'"_wrapped_call"')
