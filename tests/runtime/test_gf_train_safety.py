@@ -153,6 +153,26 @@ def test_weights_that_exploded_while_the_loss_did_not(artifact: Path, data: Data
     assert (tmp_path / "run.ckpt").read_bytes() == before
 
 
+def test_a_state_in_doubt_may_recover_and_is_not_kept_before(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """A loss of some thousand times the first: at a rate of 0 it stays so, at a usual one it falls."""
+    np.save(tmp_path / "x.npy", np.zeros((100, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.zeros((100, 3), np.float32))
+    with Step.load(artifact) as step:
+        step._state.set("parameter", "fc.bias", np.full(3, 100, np.float32))
+        step.note = "gf-train seed 0 samples 100 size 4 epoch 0 batch 0 loss 1"
+        step.save_checkpoint(tmp_path / "run.ckpt")
+    before = (tmp_path / "run.ckpt").read_bytes()
+    every = ("--checkpoint-every", "1", "--progress", "0")
+    text = run(artifact / "gf-train", *options(tmp_path, "--steps", "3", "--lr", "0", *every), code=1)
+    assert text.startswith("gf-train: training diverged at step 3 with lr 0: the loss was 1 at first and is ")
+    assert (tmp_path / "run.ckpt").read_bytes() == before
+    lines = run(artifact / "gf-train", *options(tmp_path, "--steps", "40", "--lr", "0.05", *every)).splitlines()
+    doubts = [line for line in lines if line.endswith("now; no checkpoint is written while it is so")]
+    kept = [int(line.split()[-1]) for line in lines if line.startswith("checkpoint ")]
+    assert doubts[0].startswith("warning: step 1: the loss was 1 at first and is ")
+    assert len(doubts) < min(kept) <= max(kept) == 40
+
+
 def test_an_interrupted_run_keeps_nothing_that_exploded(artifact: Path, data: Data, tmp_path: Path) -> None:
     """Far from the first loss, but not hopeless, and at a rate of 0 it stays so."""
     np.save(tmp_path / "x.npy", np.ones((100000, 2), np.float32))  # an epoch of many steps: its end saves too

@@ -8,7 +8,8 @@
 #include "arrays.h"
 
 /* Of 1 + the loss at the beginning. What is kept may be a thousandfold worse: a batch differs from another, and rates
- * that were a little too large can be mended by smaller ones. */
+ * that were a little too large can be mended by smaller ones. Between the two a training goes on and keeps nothing: what
+ * was kept on one batch must not be condemned on the next. */
 static const double worst_kept = 1e3, hopeless = 1e6;
 /* Of 1 + the largest weight at the beginning, for each unit of loss there: weights can explode while the loss of the
  * batch that they were just fitted to stays small. Targets of a large scale, which want large weights, begin with a
@@ -64,18 +65,24 @@ static int all_finite(const gf_value *value, const float *values) {
   return 1;
 }
 
-const char *judge_state(beginning *began, gf_step *step, void *const *inputs, void *const *gradients, float *loss) {
-  static char words[200];
+verdict judge_state(beginning *began, gf_step *step, void *const *inputs, void *const *gradients, float *loss,
+                    const char **words) {
+  static char text[200];
+  *words = "";
   if (gf_step_gradients(step, (const void *const *)inputs, loss, gradients)) die(1, "%s", gf_error());
-  if (!is_within(began, inputs, *loss, worst_kept)) return "";
+  if (!is_within(began, inputs, *loss, hopeless)) return DIVERGED;
+  *words = text;
   for (int i = 0; i < gf_step_count(GF_KIND_GRADIENT); ++i) {
     const gf_value *value = gf_step_value(GF_KIND_GRADIENT, i);
     if (value->dtype != GF_FLOAT32 || all_finite(value, gradients[i])) continue;
-    snprintf(words, sizeof words, ", the gradient of '%.100s' is not finite", value->name);
-    return words;
+    snprintf(text, sizeof text, ", the gradient of '%.100s' is not finite", value->name);
+    return DIVERGED;
   }
   double largest = largest_weight(step);
-  if (largest <= largest_kept * (1 + began->weight) * (1 + fabs(began->loss))) return NULL;
-  snprintf(words, sizeof words, ", the largest weight was %g and is %g", began->weight, largest);
-  return words;
+  if (!(largest <= largest_kept * (1 + began->weight) * (1 + fabs(began->loss)))) {
+    snprintf(text, sizeof text, ", the largest weight was %g and is %g", began->weight, largest);
+    return DIVERGED;
+  }
+  *words = "";
+  return is_within(began, inputs, *loss, worst_kept) ? HEALTHY : DOUBTFUL;
 }

@@ -16,8 +16,11 @@ beginning begin_training(gf_step *step, const char *folder);
 /* A loss from which no later step recovers, whatever it is then: weights and momentum have seen its gradients. */
 int is_beyond_hope(beginning *began, void *const *inputs, double loss);
 
-/* Loss and gradients of the state as it is now, on these inputs; the state stays as it is. NULL if a training could go
- * on from here, else what is wrong beside the loss: words that continue a sentence, perhaps none. */
-const char *judge_state(beginning *began, gf_step *step, void *const *inputs, void *const *gradients, float *loss);
+typedef enum { HEALTHY, DOUBTFUL, DIVERGED } verdict;
+/* By loss and gradients of the state as it is now, on these inputs; the state stays as it is. Healthy: a training could
+ * go on from here, and it is worth keeping. Doubtful: it may recover, and is not. `words` continue a sentence about the
+ * loss, and may be none. */
+verdict judge_state(beginning *began, gf_step *step, void *const *inputs, void *const *gradients, float *loss,
+                    const char **words);
 
 #endif

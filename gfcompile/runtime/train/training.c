@@ -27,6 +27,7 @@ typedef struct {
   double epoch_losses;      /* of this epoch, as far as this process trained it */
   int64_t epoch_steps;
   beginning began;
+  int is_doubted; /* the state, when it was last asked whether to keep it */
   int64_t saved_step, said_step, scored_step, trained_step; /* -1: none of this process; saved_step: or a resumed one */
 } training;
 
@@ -175,19 +176,27 @@ _Noreturn static void end_diverged(const training *t, int64_t step, double loss,
 
 /* Weights can have exploded and still be finite; a training that continued from them would not be. Judged on the batch
  * that would come next: the last one they were just fitted to. */
-static void check_state(training *t) {
+static int is_worth_keeping(training *t, int is_last) {
   float loss;
-  if (t->trained_step != t->progress.steps) return; /* as it was loaded */
+  const char *words;
+  if (t->trained_step != t->progress.steps) return 1; /* as it was loaded */
   stage(t, &t->data, t->order, t->at * t->batch);
-  const char *wrong = judge_state(&t->began, t->step, t->inputs, t->gradients, &loss);
-  if (wrong) end_diverged(t, t->progress.steps, loss, wrong);
+  verdict found = judge_state(&t->began, t->step, t->inputs, t->gradients, &loss, &words);
+  if (found == HEALTHY) return t->is_doubted = 0, 1;
+  if (found == DIVERGED || is_last) end_diverged(t, t->progress.steps, loss, words);
+  if (!t->is_doubted)
+    printf("warning: step %" PRId64 ": the loss was %g at first and is %g now; no checkpoint is written while it is so\n",
+           t->progress.steps, t->began.loss, loss);
+  t->is_doubted = 1;
+  t->saved_at = now(); /* asked again as late as for a checkpoint */
+  return 0;
 }
 
-static void save(training *t) {
+static void save(training *t, int is_last) {
   gf_progress *p = &t->progress;
   if (!t->wanted->checkpoint || t->saved_step == p->steps) return;
   check_files();
-  check_state(t);
+  if (!is_worth_keeping(t, is_last)) return;
   snprintf(p->note, sizeof p->note,
            "gf-train seed %" PRIu64 " samples %" PRId64 " size %d epoch %" PRId64 " batch %" PRId64 " loss %.9g",
            t->wanted->seed, t->data.count, t->batch, t->epoch, t->at, t->began.loss);
@@ -294,7 +303,7 @@ static int run_epoch(training *t) {
     ++t->at;
     say_progress(t, loss);
     if (t->at == t->batches) break;
-    if (is_due(t)) save(t);
+    if (is_due(t)) save(t, 0);
   }
   ++t->epoch;
   t->at = 0;
@@ -344,10 +353,10 @@ int train(gf_step *step, const char *folder, const options *given) {
   t.saved_at = t.said_at = now();
   t.said_step = t.progress.steps;
   while (t.epoch < o.epochs && !run_epoch(&t)) {
-    save(&t);
+    save(&t, 0);
     evaluate(&t);
   }
-  save(&t);
+  save(&t, 1);
   if (!interrupted) evaluate(&t); /* --steps ended within an epoch, or all was trained before */
   printf("%s after %" PRId64 " steps\n", interrupted ? "interrupted" : "done", t.progress.steps);
   free(t.order);
