@@ -34,7 +34,7 @@ def read_imports(names: Sequence[str]) -> UserCode:
     """Run the Python files among `names`; the others are packages, imported only where a model asks for them."""
     files, packages = [], []
     for name in names:
-        if name.endswith(".py") or Path(name).exists():
+        if name.endswith(".py") or Path(name).is_file():
             files.append(_import_file(name))
         elif all(part.isidentifier() for part in name.split(".")):
             packages.append(name)

@@ -109,6 +109,12 @@ def test_class_of_a_package_that_the_user_names(packaged, name):
     assert_same_function(load_model(str(path), imports=[name]).module, net)
 
 
+def test_a_package_that_is_a_folder_here(packaged, net_package, monkeypatch):
+    path, net = packaged
+    monkeypatch.chdir(net_package)
+    assert_same_function(load_model(str(path), imports=["gf_test_pkg"]).module, net)
+
+
 def test_class_of_a_package_that_nobody_named(packaged):
     path, _ = packaged
     assert text_of(path) == (
