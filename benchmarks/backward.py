@@ -28,9 +28,9 @@ from benchmarks.machine import Limits, measure_limits
 from benchmarks.peers import FilteredConvolution
 from benchmarks.processes import Prepared, Protocol, take_turns
 from benchmarks.rounds import Ratio, mean_of_ratios, mean_ratio, ratio
-from gfcompile.filtering import FilterRecipe
-from gfcompile.geometry import ConvGeometry
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.geometry.filtering import FilterRecipe
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.ops import gf
 
 SHAPES = ((128, 120, 160), (256, 60, 80), (512, 30, 40), (512, 14, 14), (256, 14, 14), (128, 28, 28), (64, 56, 56))

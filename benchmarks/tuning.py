@@ -23,18 +23,18 @@ from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, Task
 from benchmarks.processes import Prepared, Protocol, take_turns
 from benchmarks.rounds import mean_ratio, paired_ratio
 from benchmarks.step_time import Setting
-from gfcompile.compiler import Job, Lowered, lower_job, place
+from gfcompile.codegen.tuned.algorithms import choose_by
+from gfcompile.codegen.tuned.database import Database, Databases
+from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
-from gfcompile.tuning.algorithms import choose_by
-from gfcompile.tuning.database import Database, Databases
 from gfcompile.tuning.in_step import compare_in_step
 from gfcompile.tuning.local import LocalRunner
+from gfcompile.tuning.messages import summary_text
 from gfcompile.tuning.procedure import Procedure
 from gfcompile.tuning.status import Budget
-from gfcompile.tuning.tasks import step_tasks
-from gfcompile.tuning.words import summary_text
 
 _ROUNDS = 24
 
@@ -61,7 +61,7 @@ def make_job(task: Task, setting: Setting) -> Job:
 
 def tune(subject: Subject, lowered: Lowered, minutes: float) -> Procedure:
     target, runner = subject.target, LocalRunner(subject.target)
-    tasks, workers = step_tasks(place(lowered, target)), os.cpu_count() or 1
+    tasks, workers = place(lowered, target).tasks, os.cpu_count() or 1
     procedure = Procedure(tasks, target, Database.open(subject.db), runner, workers, lowered)
     procedure.run(Budget(seconds=60 * minutes))
     return procedure

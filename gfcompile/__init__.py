@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.version import __version__
+
 if TYPE_CHECKING:
     from gfcompile.api import CompiledStep, build, compile, find_plan, load, quality
     from gfcompile.optimizers import SGD, Adam, AdamW, RMSprop
 
-__version__ = "0.1.0"
-__all__ = ["SGD", "Adam", "AdamW", "CompiledStep", "RMSprop", "build", "compile", "find_plan", "load", "quality"]
+__all__ = [
+    "SGD", "Adam", "AdamW", "CompiledStep", "RMSprop",
+    "__version__", "build", "compile", "find_plan", "load", "quality",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

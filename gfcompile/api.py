@@ -12,22 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gfcompile.budget.out import check_out
+from gfcompile.artifact import write as artifact
+from gfcompile.budget.fit_memory import fit_memory, read_sparse
 from gfcompile.budget.page import write_found
+from gfcompile.budget.plan_path import check_out
 from gfcompile.budget.planfile import apply_choices, apply_plan
 from gfcompile.budget.planner import EDGES as PLAN_EDGES
 from gfcompile.budget.planner import SHARES as PLAN_SHARES
 from gfcompile.budget.planner import Found, make_planner
-from gfcompile.codegen import artifact
 from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.link import choose_linker, require_linker
-from gfcompile.compiler import Job, analyse
-from gfcompile.dumps import Dumps
+from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
+from gfcompile.compiler import analyse
 from gfcompile.errors import UserError
-from gfcompile.fit_memory import fit_memory, read_sparse
+from gfcompile.export.dumps import Dumps
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.noise.advice import LEAST_COSINE
 from gfcompile.noise.quality import EDGES, Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
@@ -35,7 +37,6 @@ from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.settings import read_bytes, read_count
 from gfcompile.targets import Target, explain_foreign, find_target
-from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -49,7 +50,7 @@ class CompiledStep(RuntimeStep):
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """The trained model as an ONNX file, for the compiled batch; its weights are named as in the state_dict."""
-        from gfcompile.onnx_out.export import write_trained_model
+        from gfcompile.export.export import write_trained_model
 
         write_trained_model(self._folder, self.manifest, super().state_dict(), Path(path))
 

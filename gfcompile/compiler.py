@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch.utils._pytree as pytree
-import tvm
-from torch import Tensor, nn
+from torch import Tensor
 
-from gfcompile import pipeline
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.driver import Planned
 from gfcompile.codegen.lower import lower, translate
@@ -18,100 +16,22 @@ from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
 from gfcompile.codegen.support import Unsupported
+from gfcompile.codegen.tuned.algorithms import choose_by
+from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss, main_output
 from gfcompile.frontend.survey import shared_names, survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
-from gfcompile.optimizers import SGD, Optimizer
-from gfcompile.plan import Layer, Plan, Request, make_plan
-from gfcompile.prefix import Prefix, find_prefix, split
-from gfcompile.step import Materialised, Refusal, Step
+from gfcompile.geometry.winograd import Choose, choose_edge
+from gfcompile.job import COMPARISONS, Analysis, Job, Lowered, Traced
+from gfcompile.passes import pipeline
+from gfcompile.passes.prefix import Prefix, find_prefix, split
+from gfcompile.plan import Layer, Plan, make_plan
+from gfcompile.step import Step
 from gfcompile.targets import Target, find_target
-from gfcompile.tuning.algorithms import choose_by
-from gfcompile.tuning.database import NOTHING_KNOWN, Databases
-from gfcompile.winograd import Choose, choose_edge
 
 Observer = Callable[[str, int, str, Step], None]
 Progress = Callable[[str], None]
-COMPARISONS = ("exact", "published")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be compiled.
-
-    Without `calculus`, gradient filtering as published: the same gradients, to compare. Without `winograd`, every
-    convolution as its plain sum: slower, with less scratch memory and a little less rounding. With `cache_prefix`, two
-    more programs: what the frozen part computes of a sample, and the step on that.
-    """
-
-    module: nn.Module
-    example: tuple[Tensor, ...]
-    loss: Loss
-    request: Request
-    optimizer: Optimizer = field(default_factory=SGD)
-    lr: float = 0.01
-    fixed_mode: bool = False
-    calculus: bool = True
-    winograd: bool = True
-    cache_prefix: bool = False
-    skeleton: bytes | None = None  # of a model that came as ONNX: its own file without the weights
-
-
-@dataclass
-class Analysis:
-    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and behind
-    them, if the job asks for a cache, features and train_features: train cut behind its frozen `prefix`.
-
-    `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
-    the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
-    keeping what autograd would: `exact`, and `published`, which filters; none if nobody asked for them.
-    """
-
-    job: Job
-    layers: list[Layer]
-    plan: Plan
-    steps: dict[str, Step]
-    programs: dict[str, Planned]
-    scheduler: Scheduler
-    state: StateTable
-    comparisons: dict[str, Planned]
-    prefix: Prefix
-    original: dict[str, Tensor]
-    output: Any
-    shared: dict[str, str]
-
-    @property
-    def refusals(self) -> list[Refusal]:
-        return self.steps["train"].refusals
-
-    @property
-    def filtered_layers(self) -> list[str]:
-        refused = {refusal.layer for refusal in self.refusals}
-        return [layer.name for layer in self.plan.trained if layer.r is not None and layer.name not in refused]
-
-    @property
-    def materialised(self) -> list[Materialised]:
-        """Gradients that exist at full resolution, and why."""
-        return [found for event in self.steps["train"].log for found in event.materialised]
-
-    @property
-    def saved_bytes(self) -> int:
-        return self.programs["train"].program.saved_bytes
-
-    @property
-    def exact_saved_bytes(self) -> int:
-        return self.comparisons["exact"].program.saved_bytes
-
-    @property
-    def arena_bytes(self) -> int:
-        return max(planned.placement.bytes for planned in self.programs.values())
-
-    @property
-    def scratch_bytes(self) -> int:
-        """What each thread needs beside the arena, at most."""
-        functions = [kernel for planned in self.programs.values() for kernel in planned.program.functions.values()]
-        return max(self.scheduler(function).workspace.each for function in functions)
 
 
 def make_survey(job: Job) -> list[Layer]:
@@ -119,19 +39,6 @@ def make_survey(job: Job) -> list[Layer]:
     module = working_copy(job.module)
     output = run_once(module, job.example)
     return survey(trace_forward(module, job.example), module, read_output(job.loss, output))
-
-
-@dataclass(frozen=True)
-class Traced:
-    """The model as graphs, before any pass; fields as in `Analysis`."""
-
-    layers: list[Layer]
-    plan: Plan
-    training: Step
-    forward: Step
-    original: dict[str, Tensor]
-    output: Any
-    shared: dict[str, str]
 
 
 def trace(job: Job, progress: Progress = lambda _: None) -> Traced:
@@ -168,17 +75,6 @@ def find_unsupported(job: Job, progress: Progress = lambda _: None) -> tuple[Pla
         for each in translate(pipeline.run(step, passes))[1]:
             found.setdefault(each.operator, each)
     return traced.plan, list(found.values())
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """The step as kernels that no schedule has touched: the same for every target of one kind."""
-
-    job: Job
-    traced: Traced
-    steps: dict[str, Step]
-    modules: dict[str, tvm.IRModule]
-    prefix: Prefix
 
 
 def analyse(

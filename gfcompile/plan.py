@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from gfcompile.draws import STRATEGIES, Draw, drawn_channels
 from gfcompile.errors import UserError
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.channel_draws import STRATEGIES, Draw, drawn_channels
+from gfcompile.geometry.convolution import ConvGeometry
 
 T = TypeVar("T")
 DEFAULT_PATCH = 2

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.plan import Plan
 
 Visit = Callable[[fx.Node, tuple[Any, ...], Any], None]  # a call, its arguments' values, its result

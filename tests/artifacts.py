@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
-from gfcompile.codegen.artifact import build
+from gfcompile.artifact.write import build
 from gfcompile.codegen.link import find_missing
-from gfcompile.compiler import Job
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from gfcompile.targets import Target, find_target
 from tests.lean import lower_lean, place_lean

@@ -13,7 +13,7 @@ from unittest import mock
 
 import gfcompile
 from gfcompile import compiler
-from gfcompile.compiler import COMPARISONS, Analysis, Lowered
+from gfcompile.job import COMPARISONS, Analysis, Lowered
 from gfcompile.targets import Target
 
 

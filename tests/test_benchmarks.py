@@ -17,14 +17,15 @@ from benchmarks.allocations import kept_bytes, peak_bytes
 from benchmarks.machine import Limits
 from benchmarks.memory_peers import FilteredConv2d, Task, filter_convolutions, measure, why_not
 from benchmarks.processes import Protocol
-from gfcompile import pipeline
-from gfcompile.compiler import Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training
-from gfcompile.geometry import output_windows
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.convolution import output_windows
+from gfcompile.geometry.layouts import WeightLayout
+from gfcompile.job import Job
 from gfcompile.ops import gf
+from gfcompile.passes import pipeline
 from gfcompile.plan import Request, make_plan
 from gfcompile.step import Role
 from tests.models import initialise, randomise_statistics

@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 import gfcompile.ops  # noqa: F401 - registers the operators
-from gfcompile.geometry import Windows
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.convolution import Windows
+from gfcompile.geometry.layouts import WeightLayout
 from tests.geometries import Geometry, conv_geometries
 from tests.oracles import filtered_conv_gradients
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gfcompile.errors import UserError
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.plan import Layer, Request, make_plan, matches
 
 GEOMETRY = ConvGeometry(1, 2, 2, (8, 8), (8, 8), (3, 3), (1, 1), (1, 1), (1, 1), 1)

@@ -16,9 +16,10 @@ import gfcompile
 from benchmarks.evidence.data import Images, Task, batches
 from benchmarks.evidence.settings import SHARE, Method, Settings
 from gfcompile.api import CompiledStep
-from gfcompile.compiler import Job, make_survey
+from gfcompile.compiler import make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.sparse import make_sparse
 

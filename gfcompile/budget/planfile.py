@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
-from gfcompile.compiler import Job, make_survey
-from gfcompile.draws import STRATEGIES
+from gfcompile.compiler import make_survey
 from gfcompile.errors import UserError
+from gfcompile.geometry.channel_draws import STRATEGIES
+from gfcompile.job import Job
 from gfcompile.plan import Layer
 from gfcompile.runtime.tensorfile import write_atomically
 

@@ -14,20 +14,21 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gfcompile.budget.arenas import Arenas, Placed, key_of
-from gfcompile.budget.calls import calls_by_layer
 from gfcompile.budget.choices import FROZEN, TRAINED, Choice, as_request
+from gfcompile.budget.convolution_calls import calls_by_layer
 from gfcompile.budget.front import Candidate, find_front, search, spread, staircase
 from gfcompile.budget.prices import Prices, price
 from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
-from gfcompile.compiler import Job, make_survey, trace
+from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
+from gfcompile.compiler import make_survey, trace
 from gfcompile.errors import UserError
-from gfcompile.noise.likeness import Likeness
+from gfcompile.job import Job
 from gfcompile.noise.measure import measure, measure_plan
 from gfcompile.noise.quality import check_batch, check_edges
+from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.targets import Target
-from gfcompile.tuning.database import NOTHING_KNOWN, Databases
 
 EDGES, SHARES = (2, 4, 7), (0.25,)
 ALL_PLACED = 64  # candidates

@@ -17,9 +17,9 @@ from gfcompile.settings import by_pattern
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gfcompile.compiler import Analysis, Job
+    from gfcompile.codegen.tuned.database import Databases
+    from gfcompile.job import Analysis, Job
     from gfcompile.targets import Target
-    from gfcompile.tuning.database import Databases
 
 OK, FAILED = 0, 1
 
@@ -30,10 +30,10 @@ def compile(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
     from gfcompile import api
+    from gfcompile.artifact.write import check_destination
     from gfcompile.cli.tune import check_budget, tune_job
-    from gfcompile.codegen.artifact import check_destination
+    from gfcompile.codegen.tuned.database import Databases
     from gfcompile.targets import explain_foreign
-    from gfcompile.tuning.database import Databases
 
     check_budget(args)
     machine = find_machine(args)
@@ -127,12 +127,12 @@ def verify(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     from gfcompile import api
+    from gfcompile.codegen.tuned.database import Databases
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.runtime.manifest import read_manifest
     from gfcompile.targets import explain_foreign
-    from gfcompile.tuning.database import Databases
-    from gfcompile.verify import verify as compare
+    from gfcompile.verify.compare import verify as compare
 
     machine = find_machine(args)
     foreign = explain_foreign(machine) if args.artifact is None else None
@@ -174,7 +174,7 @@ def export(args: argparse.Namespace) -> int:
     if not any(outputs.values()):
         raise UserError("export: nothing to write; give --onnx OUT.onnx, --state-dict OUT.safetensors, or both")
     screen = Screen(args.quiet, args.json)
-    from gfcompile.trained import check_absent, read_trained, write_weights
+    from gfcompile.export.trained import check_absent, read_trained, write_weights
 
     for option, path in outputs.items():
         check_absent(option, path)
@@ -183,7 +183,7 @@ def export(args: argparse.Namespace) -> int:
         write(f"gfcompile: warning: {trained.warning}", sys.stderr)
     if args.onnx is not None:
         screen.progress("writing the model", transient=True)
-        from gfcompile.onnx_out.export import write_trained_model
+        from gfcompile.export.export import write_trained_model
 
         write_trained_model(trained.folder, trained.manifest, trained.state, args.onnx)
     if args.state_dict is not None:
@@ -210,7 +210,7 @@ def passes(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> int:
-    from gfcompile.cli.needs import list_needs
+    from gfcompile.cli.toolchain import list_needs
 
     rows = list_needs()
     lines = [
@@ -222,7 +222,7 @@ def targets(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    from gfcompile import dumps
+    from gfcompile.export import dumps
 
     write(dumps.diff(args.folder, args.first, args.second).rstrip("\n") or "no difference", sys.stdout)
     return OK
@@ -234,13 +234,13 @@ def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = 
     Where layers are to be chosen by a budget, by what a step for `machine` keeps; native if there is none.
     """
     screen.progress("loading the model", transient=True)
+    from gfcompile.budget.fit_memory import fit_memory, read_sparse
     from gfcompile.budget.planfile import apply_plan
-    from gfcompile.compiler import Job
-    from gfcompile.fit_memory import fit_memory, read_sparse
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.frontend.rehearsal import rehearse
+    from gfcompile.job import Job
     from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import DEFAULT_PATCH, Request
     from gfcompile.targets import find_target
@@ -306,10 +306,10 @@ def _analyse(
     tuning: Databases | None = None,
 ) -> dict[str, Any]:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
+    from gfcompile.codegen.tuned.database import Databases
     from gfcompile.compiler import analyse
-    from gfcompile.dumps import Dumps
+    from gfcompile.export.dumps import Dumps
     from gfcompile.report import make_report, write_report
-    from gfcompile.tuning.database import Databases
 
     observe = Dumps(dump).observe if dump is not None else None
     analysis = analyse(job, observe, screen.progress, target, tuning or Databases.open())

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gfcompile.budget.out import check_out
+from gfcompile.budget.plan_path import check_out
 from gfcompile.cli.commands import find_machine
 from gfcompile.cli.compile_command import compile_command
 from gfcompile.cli.options import OPTIMIZER_SETTINGS
@@ -29,17 +29,17 @@ def plan(args: argparse.Namespace) -> int:
     check_out(args.out)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
-    from gfcompile.batch_file import read_batch
     from gfcompile.budget.page import as_data, found_text, write_found
     from gfcompile.budget.planner import make_planner
-    from gfcompile.compiler import Job
+    from gfcompile.codegen.tuned.database import Databases
+    from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.frontend.rehearsal import rehearse
+    from gfcompile.job import Job
     from gfcompile.optimizers import resolve_optimizer, starting_rate
     from gfcompile.plan import Request
-    from gfcompile.tuning.database import Databases
 
     machine = find_machine(args)
     loss = resolve_loss(args.loss or "cross_entropy")

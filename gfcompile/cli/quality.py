@@ -19,11 +19,11 @@ def quality(args: argparse.Namespace) -> int:
         )
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
-    from gfcompile.batch_file import read_batch
-    from gfcompile.compiler import Job
+    from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.frontend.rehearsal import rehearse
+    from gfcompile.job import Job
     from gfcompile.noise.quality import measure_quality
     from gfcompile.plan import Request
 

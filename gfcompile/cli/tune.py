@@ -16,12 +16,12 @@ from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
 
 if TYPE_CHECKING:
-    from gfcompile.compiler import Job, Lowered
+    from gfcompile.codegen.tuned.database import Database
+    from gfcompile.codegen.tuned.tasks import Task
+    from gfcompile.job import Job, Lowered
     from gfcompile.targets import Target
-    from gfcompile.tuning.database import Database
     from gfcompile.tuning.procedure import Procedure
     from gfcompile.tuning.status import Budget, Status
-    from gfcompile.tuning.tasks import Task
     from gfcompile.tuning.trial import Runner
 
 OK, INTERRUPTED = 0, 130
@@ -57,11 +57,10 @@ def check_budget(args: argparse.Namespace) -> None:
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
     """Before it is compiled, whose result is the command's."""
     from gfcompile.compiler import lower_job, place
-    from gfcompile.tuning.tasks import step_tasks
 
     args.rpc = args.key = None
     lowered = lower_job(job, target.kind, progress=screen.progress)
-    tasks = step_tasks(place(lowered, target, screen.progress))
+    tasks = place(lowered, target, screen.progress).tasks
     return tune_tasks(tasks, target, args, read_budget(args), screen, False, lowered)
 
 
@@ -89,10 +88,10 @@ def tune_tasks(
 
     What was found is then looked at inside the step, if that is known (`lowered`) and runs here.
     """
-    from gfcompile.tuning.database import Database, user_path
+    from gfcompile.codegen.tuned.database import Database, user_path
+    from gfcompile.codegen.tuned.record import EMULATED
+    from gfcompile.tuning.messages import head_text, progress_text, summary_text
     from gfcompile.tuning.procedure import Procedure
-    from gfcompile.tuning.record import EMULATED
-    from gfcompile.tuning.words import head_text, progress_text, summary_text
 
     path = args.db if args.db is not None else user_path()
     database = Database.open(path)
@@ -153,8 +152,8 @@ def _rank_tasks(
     tasks: list[Task], target: Target, database: Database, path: Path, budget: Budget, screen: Screen, as_json: bool
 ) -> int:
     """Without a board there is nothing to measure on: a model ranks what NVIDIA's compilers accept."""
+    from gfcompile.tuning.messages import ranking_progress, ranking_text
     from gfcompile.tuning.ranking import rank
-    from gfcompile.tuning.words import ranking_progress, ranking_text
 
     ranking = rank(tasks, target, database, budget, lambda now: screen.progress(ranking_progress(now)))
     screen.clear()
@@ -169,7 +168,7 @@ def _rank_tasks(
 
 def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task], Lowered | None]:
     from gfcompile.cli.commands import find_machine, make_job
-    from gfcompile.tuning.tasks import read_tasks, step_tasks
+    from gfcompile.codegen.tuned.tasks import read_tasks
 
     screen.progress("starting", transient=True)
     folder = Path(args.model)
@@ -185,7 +184,7 @@ def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[
     target = find_machine(args)
     job, _, _ = make_job(args, screen)
     lowered = lower_job(job, target.kind, progress=screen.progress)
-    return target, step_tasks(place(lowered, target, screen.progress)), lowered
+    return target, place(lowered, target, screen.progress).tasks, lowered
 
 
 def _find_runner(args: argparse.Namespace, target: Target) -> Runner:
@@ -219,8 +218,8 @@ def _read_address(rpc: str) -> tuple[str, int]:
 
 
 def _show(path: Path, screen: Screen) -> int:
-    from gfcompile.tuning.database import Database
-    from gfcompile.tuning.record import as_mapping
+    from gfcompile.codegen.tuned.database import Database
+    from gfcompile.codegen.tuned.record import as_mapping
     from gfcompile.tuning.show import show_text
 
     database = Database.open(path, must_exist=True)
@@ -245,7 +244,7 @@ def _merge(paths: list[Path], out: Path | None, screen: Screen) -> int:
 
 
 def _export(out: Path, db: Path | None, screen: Screen) -> int:
-    from gfcompile.tuning.database import Database, user_path
+    from gfcompile.codegen.tuned.database import Database, user_path
     from gfcompile.tuning.exchange import export
 
     database = _opened(db) if db is not None else Database.open(user_path())
@@ -255,7 +254,7 @@ def _export(out: Path, db: Path | None, screen: Screen) -> int:
 
 
 def _opened(path: Path) -> Database:
-    from gfcompile.tuning.database import Database
+    from gfcompile.codegen.tuned.database import Database
 
     return Database.open(path, must_exist=True)
 

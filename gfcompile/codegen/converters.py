@@ -11,12 +11,12 @@ import torch
 from torch import fx
 from tvm import relax, te, tirx
 
-from gfcompile.axis_maps import taps
 from gfcompile.codegen import kernels
 from gfcompile.codegen.kernels import update
 from gfcompile.errors import ContractError
-from gfcompile.layouts import block_size
-from gfcompile.passes.base import shape_of
+from gfcompile.geometry.axis_maps import taps
+from gfcompile.geometry.layouts import block_size
+from gfcompile.graph.shapes import shape_of
 
 Importer = Any
 OPAQUE = 8  # TVM's OpPatternKind

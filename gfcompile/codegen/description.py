@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from gfcompile.draws import Draw
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.step import DOORS, Role, Step, Value
 
 WHEN = {"step": "GF_DRAWN_EACH_STEP", "epoch": "GF_DRAWN_EACH_EPOCH"}  # other strategies draw once

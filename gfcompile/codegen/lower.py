@@ -16,8 +16,8 @@ from gfcompile.codegen.converters import CONVERTERS
 from gfcompile.codegen.support import Unsupported, describe
 from gfcompile.errors import UserError
 from gfcompile.frontend.foreign import one_line
-from gfcompile.passes.base import shape_of
-from gfcompile.passes.crossing import is_view_of_input
+from gfcompile.graph.crossing import is_view_of_input
+from gfcompile.graph.shapes import shape_of
 from gfcompile.step import Role, Step
 
 ENTRY = "main"

@@ -10,10 +10,10 @@ from tvm_ffi import StructuralKey
 from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.inplace import find_takeovers
 from gfcompile.codegen.schedules import Workspace, find_workspace, follow, schedule
+from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.record import Record
 from gfcompile.targets import Target
-from gfcompile.tuning.database import NOTHING_KNOWN, Databases
-from gfcompile.tuning.keys import kernel_hash, target_key
-from gfcompile.tuning.record import Record
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from gfcompile.passes.select import layer_of
+from gfcompile.graph.ownership import layer_of
 from gfcompile.step import Role, Step
 
 

@@ -15,8 +15,8 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.exported.load import load_archive
 from gfcompile.frontend.foreign import one_line, shortened
 from gfcompile.frontend.imports import UserCode, import_attribute, importable, read_imports
+from gfcompile.frontend.onnx.load import load_onnx
 from gfcompile.frontend.pickled.load import unpickle_module
-from gfcompile.onnx_in.load import load_onnx
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LoadedModel:
     example_shape: tuple[int, ...] | None = None
     is_foreign: bool = False  # from a file that the user has not said to trust
     fixed_mode: bool = False  # .pt2: train or eval behaviour was decided at export
-    onnx_skeleton: bytes | None = None  # .onnx: the file's graph without its weights, for `onnx_in.write_back.fill`
+    onnx_skeleton: bytes | None = None  # .onnx: the file's graph without its weights, for `onnx.write_back`
 
 
 def load_model(

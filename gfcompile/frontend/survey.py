@@ -12,10 +12,10 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.graph.ownership import find_weights, module_of, parameters_of
+from gfcompile.graph.walks import nodes_above
 from gfcompile.plan import Layer
-from gfcompile.walks import nodes_above
-from gfcompile.weights import find_weights, module_of, parameters_of
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default

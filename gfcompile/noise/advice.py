@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gfcompile.errors import UserError
-from gfcompile.noise.likeness import CEILING_DB
 from gfcompile.noise.measure import LayerNoise, Measured
+from gfcompile.noise.similarity import CEILING_DB
 
 LEAST_COSINE = 0.7  # as much signal as noise: of two such steps one is wasted
 GROWS_DB = 1.0  # less than this may be the border's doing

@@ -19,20 +19,21 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from gfcompile.compiler import Job, trace
+from gfcompile.compiler import trace
 from gfcompile.errors import UserError
-from gfcompile.filtering import FilterRecipe
-from gfcompile.geometry import ConvGeometry
-from gfcompile.noise.likeness import Comparison, Likeness, compare
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.geometry.filtering import FilterRecipe
+from gfcompile.graph.ownership import layer_of, module_of
+from gfcompile.job import Job
+from gfcompile.noise.similarity import Comparison, Likeness, compare
 from gfcompile.noise.spectrum import KernelEnergy, kernel_energy
 from gfcompile.ops import gf
 from gfcompile.passes.canonicalize import Canonicalize
-from gfcompile.passes.select import BACKWARD, Select, layer_of
+from gfcompile.passes.pipeline import run
+from gfcompile.passes.select import BACKWARD, Select
 from gfcompile.passes.static_moves import StaticMoves
-from gfcompile.pipeline import run
 from gfcompile.step import Role, Step, Value
-from gfcompile.verify import run_eagerly
-from gfcompile.weights import module_of
+from gfcompile.verify.compare import run_eagerly
 
 FILTERED = gf.filtered_convolution_backward.default
 Progress = Callable[[str], None]

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gfcompile.noise.advice import Advice, as_options, gain_db
-from gfcompile.noise.likeness import CEILING_DB, Likeness
 from gfcompile.noise.measure import LayerNoise, Measured
+from gfcompile.noise.similarity import CEILING_DB, Likeness
 from gfcompile.report.units import by_x
 
 COLUMNS = ("layer", "kernel", "output", "DC ratio", "r", "gw alone", "gx alone", "noise", "gw together", "gy arriving")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfcompile.compiler import Job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import run_once, working_copy
+from gfcompile.job import Job
 from gfcompile.noise.advice import LEAST_COSINE, Advice, advise
 from gfcompile.noise.measure import Measured, Progress, measure
 from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words

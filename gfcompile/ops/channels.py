@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.draws import Draw
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.ops.images import packed as pack
 from gfcompile.ops.images import unpacked as unpack
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.ops.images import from_nchw, packed, to_nchw, unpacked
 
 aten = torch.ops.aten

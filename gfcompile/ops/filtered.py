@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.filtering import FilterRecipe
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.geometry.filtering import FilterRecipe
 from gfcompile.ops.mixing import mix, mix_weight
 from gfcompile.ops.patches import patch_broadcast, patch_mean, patch_sum
 

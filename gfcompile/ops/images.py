@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
 
 
 def to_nchw(value: Tensor, channels_last: bool = True) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.geometry import Windows
+from gfcompile.geometry.convolution import Windows
 from gfcompile.ops.images import from_nchw, to_nchw
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.axis_maps import matrix
+from gfcompile.geometry.axis_maps import matrix
 
 
 @custom_op("gf::axis_map", mutates_args=())

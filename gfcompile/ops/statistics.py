@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.geometry import Windows
-from gfcompile.grids import NOWHERE, parents
+from gfcompile.geometry.convolution import Windows
+from gfcompile.geometry.grids import NOWHERE, parents
 from gfcompile.ops.images import from_nchw, to_nchw
 from gfcompile.ops.patches import patch_area, patch_shape, patch_sum
 

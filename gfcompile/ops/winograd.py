@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from gfcompile.layouts import block_size
+from gfcompile.geometry.layouts import block_size
+from gfcompile.geometry.winograd import KERNEL, transforms
 from gfcompile.ops.images import from_nchw, to_nchw, unpacked
-from gfcompile.winograd import KERNEL, transforms
 
 PACKED = 5  # axes of packed weights; transformed ones have four
 

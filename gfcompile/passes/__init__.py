@@ -1,1 +1,1 @@
-"""Rewrites of the training graph, one file each; `gfcompile.pipeline` gives their order and its reasons."""
+"""Rewrites of the training graph, one file each; `gfcompile.passes.pipeline` gives their order and its reasons."""

@@ -20,9 +20,11 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from gfcompile.graph.nodes import emit, input_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
 from gfcompile.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
-from gfcompile.passes.base import Found, Pass, emit, input_of, shape_of
+from gfcompile.passes.base import Found, Pass
 from gfcompile.passes.clip_gradients import drawn_value, spread_value
 from gfcompile.step import Role, Step, Value
 

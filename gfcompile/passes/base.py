@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gfcompile.errors import ContractError
-from gfcompile.step import Event, Refusal, Step, Value
+from gfcompile.step import Event, Refusal, Step
 
 Found = Iterator[fx.Node | Refusal]
 
@@ -61,54 +59,3 @@ def check(step: Step, pass_name: str) -> None:
     for node in step.body.graph.nodes:
         if node.op in ("placeholder", "call_function") and "val" not in node.meta:
             raise ContractError(f"pass '{pass_name}' left '{node.name}' without a shape; replay with --dump DIR")
-
-
-def fake_mode_of(graph: fx.Graph) -> FakeTensorMode:
-    """The mode under which the graph was traced: shapes of new nodes are inferred in it."""
-    for node in graph.nodes:
-        if isinstance(node.meta.get("val"), FakeTensor):
-            mode: FakeTensorMode = node.meta["val"].fake_mode
-            return mode
-    raise ContractError("the graph has no traced tensors")
-
-
-def infer(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `target` gives for these arguments, as fake tensors."""
-    values = fx.map_arg((args, kwargs), lambda node: node.meta["val"])
-    with fake_mode_of(graph), torch.no_grad():
-        return target(*values[0], **values[1])
-
-
-def emit(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """Insert a call at the graph's insertion point, with its shape."""
-    node = graph.call_function(target, args, kwargs)
-    node.meta["val"] = infer(graph, target, args, kwargs)
-    return node
-
-
-def fake_like(graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """A fake tensor for a new placeholder."""
-    with fake_mode_of(graph):
-        return torch.empty(shape, dtype=dtype)
-
-
-def input_of(step: Step, value: Value, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Node:
-    """The step's input of this role and name; a new one behind the others if it has none."""
-    if value in step.inputs:
-        return step.placeholder(value.role, value.name)
-    graph = step.body.graph
-    with graph.inserting_after(step.placeholders()[-1]):
-        node = graph.placeholder(f"{value.role}_{value.name}".replace(".", "_").replace("/", "_"))
-    node.meta["val"] = fake_like(graph, shape, dtype)
-    step.inputs.append(value)
-    return node
-
-
-def operator_name(node: fx.Node) -> str:
-    """`mul` for aten.mul.Tensor, `channel_mix` for gf.channel_mix.default."""
-    parts = str(node.target).split(".")
-    return parts[1] if len(parts) > 1 else node.name
-
-
-def shape_of(node: fx.Node) -> tuple[int, ...]:
-    return tuple(int(size) for size in node.meta["val"].shape)

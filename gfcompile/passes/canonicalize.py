@@ -19,8 +19,10 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, shape_of
+from gfcompile.passes.base import Found, Pass
 from gfcompile.passes.promotion import operand_type
 from gfcompile.step import Step
 

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
+from gfcompile.graph.shapes import fake_like, fake_mode_of, shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check, fake_like, fake_mode_of, shape_of
+from gfcompile.passes.base import check
 from gfcompile.passes.image_ops import IMAGE_OPS
 from gfcompile.step import STATE, Event, Role, Step
 

@@ -20,8 +20,10 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check, emit, shape_of
+from gfcompile.passes.base import check
 from gfcompile.step import Event, Role, Step
 
 aten = torch.ops.aten

@@ -19,11 +19,13 @@ from typing import ClassVar
 import torch
 from torch import fx
 
-from gfcompile.draws import Draw
 from gfcompile.errors import ContractError
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.graph.nodes import emit, input_of, results_of
+from gfcompile.graph.shapes import infer, shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, infer, input_of, shape_of
-from gfcompile.passes.select import BACKWARD, results_of
+from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.select import BACKWARD
 from gfcompile.step import Role, Step, Value
 
 aten = torch.ops.aten

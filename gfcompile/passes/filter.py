@@ -15,13 +15,14 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from gfcompile.filtering import FilterRecipe
-from gfcompile.filtering import Grid as PatchGrid
-from gfcompile.geometry import ConvGeometry
-from gfcompile.grids import Grid
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.geometry.filtering import FilterRecipe
+from gfcompile.geometry.filtering import Grid as PatchGrid
+from gfcompile.geometry.grids import Grid
+from gfcompile.graph.nodes import emit, results_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, shape_of
-from gfcompile.passes.select import results_of
+from gfcompile.passes.base import Found, Pass
 from gfcompile.step import Step
 
 aten = torch.ops.aten

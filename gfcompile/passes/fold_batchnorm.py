@@ -12,8 +12,10 @@ from typing import ClassVar
 import torch
 from torch import fx
 
-from gfcompile.passes.base import Found, Pass, emit, shape_of
-from gfcompile.passes.fold_frozen import frozen_nodes
+from gfcompile.graph.frozen import frozen_nodes
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import shape_of
+from gfcompile.passes.base import Found, Pass
 from gfcompile.step import Step
 
 aten = torch.ops.aten

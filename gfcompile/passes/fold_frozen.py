@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, fx
 
-from gfcompile.passes.base import Found, Pass, emit, fake_like
+from gfcompile.graph.frozen import FILLS, frozen_nodes
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.ownership import parameters_of
+from gfcompile.graph.shapes import fake_like
+from gfcompile.graph.walks import nodes_above
+from gfcompile.passes.base import Found, Pass
 from gfcompile.step import Role, Step, Value
-from gfcompile.walks import nodes_above
-from gfcompile.weights import parameters_of
 
 aten = torch.ops.aten
-FILLS = {aten.full.default, aten.scalar_tensor.default}  # as good as constants, and smaller
 
 
 class FoldFrozen(Pass):
@@ -60,15 +62,6 @@ def add_constant(step: Step, name: str, value: Tensor) -> fx.Node:
     step.inputs.append(Value(Role.CONSTANT, name))
     step.tensors[name] = value
     return constant
-
-
-def frozen_nodes(step: Step) -> set[fx.Node]:
-    """Nodes that are the same in every step."""
-    frozen = {node for node, value in zip(step.placeholders(), step.inputs, strict=True) if step.is_frozen(value)}
-    for node in step.body.graph.nodes:
-        if node.op == "call_function" and all(arg in frozen for arg in node.all_input_nodes):
-            frozen.add(node)
-    return frozen
 
 
 def evaluate(step: Step, node: fx.Node) -> Tensor:

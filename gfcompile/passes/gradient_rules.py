@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from gfcompile.grids import Grid
+from gfcompile.geometry.grids import Grid
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import shape_of
-from gfcompile.passes.forms import Algebra, Form, Shape
+from gfcompile.passes.linear_forms import Algebra, Form, Shape
 
 aten = torch.ops.aten
 ZEROS = {aten.scalar_tensor.default: 0, aten.full.default: 1, aten.full_like.default: 1}  # where the value stands

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from gfcompile.graph.crossing import STATISTICS, Crossing
 from gfcompile.passes.base import Found, Pass
-from gfcompile.passes.crossing import STATISTICS, Crossing
 from gfcompile.step import Step
 
 SCALE = torch.ops.aten.mul.Scalar

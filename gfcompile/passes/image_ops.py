@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from gfcompile.draws import Draw
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.geometry.layouts import WeightLayout
+from gfcompile.graph.nodes import results_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import shape_of
-from gfcompile.passes.select import results_of
 
 if TYPE_CHECKING:
     from gfcompile.passes.channels_last import Relayout

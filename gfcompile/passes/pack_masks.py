@@ -15,9 +15,11 @@ from typing import ClassVar
 import torch
 from torch import fx
 
+from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, shape_of
-from gfcompile.passes.crossing import Crossing
+from gfcompile.passes.base import Found, Pass
 from gfcompile.step import Step
 
 COUNT = gf.mask_count.default

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from gfcompile.grids import Grid
+from gfcompile.geometry.grids import Grid
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import shape_of
-from gfcompile.passes.forms import ONE, Algebra, Field, Form, Span, Term
+from gfcompile.passes.linear_forms import ONE, Algebra, Field, Form, Span, Term
 
 aten = torch.ops.aten
 

@@ -8,35 +8,20 @@ reason, where it is transposed or not 2-D, or where the published formulas are a
 
 from __future__ import annotations
 
-import operator
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
-from gfcompile.geometry import ConvGeometry, why_reference_refuses
+from gfcompile.geometry.convolution import ConvGeometry, why_reference_refuses
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.ownership import layer_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit
-from gfcompile.step import STATE, Refusal, Role, Step
-from gfcompile.walks import nodes_above
-from gfcompile.weights import module_of, parameters_of
+from gfcompile.passes.base import Found, Pass
+from gfcompile.step import Refusal, Step
 
 TRANSPOSED = 7  # the argument of convolution_backward that says so
 BACKWARD = torch.ops.aten.convolution_backward.default
-
-
-def layer_of(step: Step, weight: Any) -> str | None:
-    """The module whose weight the node is, or is computed from; None for what depends on the input."""
-    if not isinstance(weight, fx.Node):
-        return None
-    if weight.target is gf.take_weights.default:
-        weight = weight.args[0]
-    values = dict(zip(step.placeholders(), step.inputs, strict=True))
-    doors = [values[node] for node in nodes_above([weight]) if node.op == "placeholder"]
-    if any(value.role not in STATE and value.role is not Role.CONSTANT for value in doors):
-        return None
-    names = parameters_of(weight, lambda node: values[node].name if values[node].role is Role.PARAMETER else None)
-    return module_of(names[0]) if names else None
 
 
 def backward_geometry(node: fx.Node) -> ConvGeometry:
@@ -91,8 +76,3 @@ class Select(Pass):
 
 def _pair(values: Any) -> list[int]:
     return [int(values[0]), int(values[-1])]
-
-
-def results_of(node: fx.Node) -> dict[int, fx.Node]:
-    """The getitem users of a node with several results, by index."""
-    return {int(user.args[1]): user for user in node.users if user.target is operator.getitem}

@@ -21,14 +21,16 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from gfcompile.grids import Grid
+from gfcompile.geometry.grids import Grid
+from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.nodes import operator_name
+from gfcompile.graph.ownership import layer_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check, operator_name, shape_of
-from gfcompile.passes.crossing import Crossing
-from gfcompile.passes.forms import Algebra, Form, Shape, Writer
+from gfcompile.passes.base import check
 from gfcompile.passes.gradient_rules import GENERATORS, RULES, is_zero
+from gfcompile.passes.linear_forms import Algebra, Form, Shape, Writer
 from gfcompile.passes.patch_values import Evaluation, why_not
-from gfcompile.passes.select import layer_of
 from gfcompile.step import Event, Materialised, Step
 
 aten = torch.ops.aten

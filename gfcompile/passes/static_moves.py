@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from gfcompile.graph.frozen import frozen_nodes
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass, emit, shape_of
-from gfcompile.passes.fold_frozen import add_constant, evaluate, frozen_nodes
+from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.fold_frozen import add_constant, evaluate
 from gfcompile.step import Step
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from gfcompile.filtering import FilterRecipe
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.geometry.filtering import FilterRecipe
 
 FLOAT_BYTES = 4
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.graph.ownership import module_of
 from gfcompile.report.units import in_flops
-from gfcompile.weights import module_of
 
 if TYPE_CHECKING:
     from gfcompile.codegen.program import Call, Program
-    from gfcompile.compiler import Analysis
+    from gfcompile.job import Analysis
     from gfcompile.step import Step
     from gfcompile.targets import Machine
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.nodes import operator_name
+from gfcompile.graph.ownership import layer_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import operator_name, shape_of
-from gfcompile.passes.crossing import Crossing
-from gfcompile.passes.select import layer_of
 from gfcompile.step import Role, Step
 
 aten = torch.ops.aten

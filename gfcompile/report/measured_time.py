@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gfcompile.compiler import Analysis
+    from gfcompile.job import Analysis
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class MeasuredTime:
 
 def measured_time(analysis: Analysis) -> MeasuredTime:
     """A tuned kernel takes what its trial took; an untuned one what it took as the reference of trials."""
-    from gfcompile.tuning.keys import kernel_hash, target_key
-    from gfcompile.tuning.record import MEASURED
+    from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+    from gfcompile.codegen.tuned.record import MEASURED
 
     program, scheduler = analysis.programs["train"].program, analysis.scheduler
     key = target_key(scheduler.target)

@@ -10,7 +10,7 @@ from gfcompile.step import Role
 
 if TYPE_CHECKING:
     from gfcompile.codegen.driver import Planned
-    from gfcompile.compiler import Analysis
+    from gfcompile.job import Analysis
 
 FLOAT_BYTES = 4
 WEIGHTS = (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)

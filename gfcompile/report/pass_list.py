@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-from gfcompile import pipeline
 from gfcompile.optimizers import SGD
+from gfcompile.passes import pipeline
 
 _ENTRY = re.compile(r"^\s+(\w+)\(.*\),\s*# (.+)$", re.MULTILINE)
 

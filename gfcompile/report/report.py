@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.passes.prefix import FORMATS
 from gfcompile.plan import Layer, Plan, PlannedLayer
-from gfcompile.prefix import FORMATS
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.counts import Flops, conv_input_bytes, exact_flops, filtered_flops, kept_bytes
 from gfcompile.report.estimate import make_estimate
@@ -22,11 +22,12 @@ from gfcompile.report.page import LABELS, render_page
 from gfcompile.report.sparse import make_sparse
 from gfcompile.report.tuning import make_tuning
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.version import __version__
 
 if TYPE_CHECKING:
     from gfcompile.codegen.cuda.ptxas import Usage
     from gfcompile.codegen.program import Program
-    from gfcompile.compiler import Analysis
+    from gfcompile.job import Analysis
 
 FORMAT = 1
 PACKAGES = {"torch": "torch", "tvm": "apache-tvm", "numpy": "numpy"}
@@ -192,9 +193,8 @@ def _boxes(program: Program, offsets: Mapping[int, int]) -> list[Box]:
 
 
 def _versions() -> dict[str, str]:
-    import gfcompile
 
-    found = {"gfcompile": gfcompile.__version__, "python": platform.python_version()}
+    found = {"gfcompile": __version__, "python": platform.python_version()}
     for name, package in PACKAGES.items():
         try:
             found[name] = version(package)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gfcompile.draws import Draw
+from gfcompile.geometry.channel_draws import Draw
 from gfcompile.plan import Layer, Plan
 
 WHEN = {

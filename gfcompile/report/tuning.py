@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gfcompile.passes.winograd import find_open
+from gfcompile.codegen.tuned.keys import target_key
+from gfcompile.geometry.winograd import choose_edge
+from gfcompile.graph.open_convolutions import find_open
 from gfcompile.report.units import by_x
-from gfcompile.tuning.keys import target_key
-from gfcompile.winograd import choose_edge
 
 if TYPE_CHECKING:
     from gfcompile.codegen.schedules.choices import Decisions
-    from gfcompile.compiler import Analysis
+    from gfcompile.job import Analysis
 
 COLUMNS = ("kernel", "times faster when it was tuned, measured", "template", "decisions")
 

@@ -91,7 +91,7 @@ const void *const *gf_draws_fill(gf_draws *draws, gf_takes what, const void *con
   char *place = draws->block;
   int number = 0, position = 0;
   const gf_value *value;
-  for (int i = 0; (value = gf_doors_next(what, &position)); ++i) {
+  for (int i = 0; (value = gf_staging_next(what, &position)); ++i) {
     draws->inputs[i] = inputs[i];
     if (!is_drawn(value)) continue;
     if (inputs[i]) {

@@ -2,7 +2,7 @@
 #ifndef GF_DRAWS_H
 #define GF_DRAWS_H
 
-#include "gf_doors.h"
+#include "gf_staging.h"
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(hidden)

@@ -8,7 +8,7 @@
 
 #include "gf_cores.h"
 #include "gf_device.h"
-#include "gf_doors.h"
+#include "gf_staging.h"
 #include "gf_draws.h"
 #include "gf_memory.h"
 #include "gf_pool.h"
@@ -17,7 +17,7 @@
 #include "gf_step.h"
 
 struct gf_step {
-  gf_doors doors;
+  gf_staging staging;
   gf_draws draws;
   gf_keeping keeping;
   char *arena, *block; /* on the device */
@@ -56,7 +56,7 @@ static size_t state_bytes(void) {
 /* Under the library's lock. */
 static void release(gf_step *step) {
   gf_replacement_close(&step->keeping.held);
-  gf_doors_close(&step->doors);
+  gf_staging_close(&step->staging);
   gf_draws_close(&step->draws);
   gf_device_free(step->arena);
   gf_device_free(step->block);
@@ -107,7 +107,7 @@ static int fill(gf_step *step, int threads) {
     step->state[i] = next;
     next += gf_align_up(gf_state_values.values[i].bytes);
   }
-  if (gf_doors_open(&step->doors) || gf_draws_open(&step->draws)) return -1;
+  if (gf_staging_open(&step->staging) || gf_draws_open(&step->draws)) return -1;
   if (gf_program_prepare(step->arena) || gf_device_finish()) return -1;
   return set_threads(step, threads);
 }
@@ -223,8 +223,8 @@ static int begin(gf_step *step, const void *const *inputs, const char *call) {
 static int end(gf_step *step, int code, float *loss, int is_update, const char *call) {
   if (code) gf_device_abandon();
   else code = gf_device_finish();
-  if (is_update && !code) step->keeping.loss_is_bad = !isfinite(step->doors.host_loss[0]);
-  if (loss) *loss = step->doors.host_loss[0];
+  if (is_update && !code) step->keeping.loss_is_bad = !isfinite(step->staging.host_loss[0]);
+  if (loss) *loss = step->staging.host_loss[0];
   gf_pool_leave();
   pthread_mutex_unlock(&library);
   if (!code) return GF_OK;
@@ -235,7 +235,7 @@ static int end(gf_step *step, int code, float *loss, int is_update, const char *
 /* The inputs as a program gets them, with the channels that it draws; NULL with a text. */
 static const void *const *take(gf_step *step, gf_takes what, const void *const *inputs) {
   const void *const *filled = gf_draws_fill(&step->draws, what, inputs);
-  return filled ? gf_doors_take(&step->doors, what, filled) : NULL;
+  return filled ? gf_staging_take(&step->staging, what, filled) : NULL;
 }
 
 /* gf_program_train, or the same on features. */
@@ -248,11 +248,11 @@ static int update(gf_step *step, update_t program, gf_takes what, const void *co
   }
   int code = begin(step, inputs, call);
   if (code) return code;
-  gf_doors *doors = &step->doors;
+  gf_staging *staging = &step->staging;
   const void *const *taken = take(step, what, inputs);
-  code = !taken || gf_doors_set_lr(doors, lr) ? -1 : 0;
-  if (!code) code = program(step->arena, step->state, taken, doors->lr, doors->loss);
-  if (!code) code = gf_doors_get_loss(doors);
+  code = !taken || gf_staging_set_lr(staging, lr) ? -1 : 0;
+  if (!code) code = program(step->arena, step->state, taken, staging->lr, staging->loss);
+  if (!code) code = gf_staging_get_loss(staging);
   if (!code) ++step->draws.now.steps;
   return end(step, code, loss, 1, call);
 }
@@ -264,12 +264,12 @@ int gf_step_train(gf_step *step, const void *const *inputs, float lr, float *los
 int gf_step_gradients(gf_step *step, const void *const *inputs, float *loss, void *const *gradients) {
   int code = begin(step, inputs, "gf_step_gradients");
   if (code) return code;
-  gf_doors *doors = &step->doors;
+  gf_staging *staging = &step->staging;
   const void *const *taken = take(step, GF_TAKES_INPUTS, inputs);
-  void *const *given = gf_doors_give(doors, &gf_gradient_values, gradients);
-  code = taken ? gf_program_gradients(step->arena, step->state, taken, doors->loss, given) : -1;
-  if (!code) code = gf_doors_deliver(doors, &gf_gradient_values, gradients);
-  if (!code) code = gf_doors_get_loss(doors);
+  void *const *given = gf_staging_give(staging, &gf_gradient_values, gradients);
+  code = taken ? gf_program_gradients(step->arena, step->state, taken, staging->loss, given) : -1;
+  if (!code) code = gf_staging_deliver(staging, &gf_gradient_values, gradients);
+  if (!code) code = gf_staging_get_loss(staging);
   return end(step, code, loss, 0, "gf_step_gradients");
 }
 
@@ -280,10 +280,10 @@ static int infer(gf_step *step, infer_t program, const void *const *inputs, cons
                  const char *call) {
   int code = begin(step, inputs, call);
   if (code) return code;
-  const void *const *taken = gf_doors_take(&step->doors, GF_TAKES_SAMPLES, inputs);
-  void *const *given = gf_doors_give(&step->doors, values, out);
+  const void *const *taken = gf_staging_take(&step->staging, GF_TAKES_SAMPLES, inputs);
+  void *const *given = gf_staging_give(&step->staging, values, out);
   code = taken ? program(step->arena, step->state, taken, given) : -1;
-  if (!code) code = gf_doors_deliver(&step->doors, values, out);
+  if (!code) code = gf_staging_deliver(&step->staging, values, out);
   return end(step, code, NULL, 0, call);
 }
 

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from gfcompile.codegen.tuned.database import Database, locked, writing
+from gfcompile.codegen.tuned.keys import versions
+from gfcompile.codegen.tuned.record import MEASURED, Record, write_record
 from gfcompile.errors import UserError
 from gfcompile.runtime.tensorfile import write_atomically
-from gfcompile.tuning.database import Database, locked, writing
-from gfcompile.tuning.keys import versions
-from gfcompile.tuning.record import MEASURED, Record, write_record
 
 
 class Merged(NamedTuple):

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gfcompile.codegen.artifact import LIBRARY, build
-from gfcompile.compiler import Analysis, Job, Lowered, place
-from gfcompile.passes.winograd import find_open
+from gfcompile.artifact.write import LIBRARY, build
+from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Database, Databases
+from gfcompile.codegen.tuned.keys import target_key
+from gfcompile.codegen.tuned.record import Record
+from gfcompile.compiler import place
+from gfcompile.geometry.winograd import Convolution
+from gfcompile.graph.open_convolutions import find_open
+from gfcompile.job import Analysis, Job, Lowered
 from gfcompile.runtime.step import Step
 from gfcompile.targets import Target
-from gfcompile.tuning.database import NOTHING_KNOWN, Database, Databases
-from gfcompile.tuning.keys import target_key
-from gfcompile.tuning.record import Record
-from gfcompile.winograd import Convolution
 
 _WARM_UP, _STEPS = 3, 41
 _ROUNDS = 3  # what takes the place of a slower one is looked at too
@@ -158,8 +159,7 @@ def _race_by_weights(
         theirs = TimedStep(place(counted, target, tuning=known), Path(folder) / "counted_step")
         x, y = _batch(counted.job, counted.traced.output)
         turns = [
-            (ours.of_weights(ours.train(x, y)), theirs.of_weights(theirs.train(x, y)))
-            for _ in range(_WARM_UP + _STEPS)
+            (ours.of_weights(ours.train(x, y)), theirs.of_weights(theirs.train(x, y))) for _ in range(_WARM_UP + _STEPS)
         ]
         for step in (ours, theirs):
             step.close()

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gfcompile.compiler import Lowered, lower_job, place
-from gfcompile.passes.winograd import find_open
+from gfcompile.codegen.tuned.algorithms import choose_by
+from gfcompile.codegen.tuned.database import Database, Databases
+from gfcompile.codegen.tuned.record import EMULATED
+from gfcompile.codegen.tuned.tasks import Task
+from gfcompile.compiler import lower_job, place
+from gfcompile.graph.open_convolutions import find_open
+from gfcompile.job import Lowered
 from gfcompile.targets import Target
-from gfcompile.tuning.algorithms import choose_by
-from gfcompile.tuning.database import Database, Databases
 from gfcompile.tuning.in_step import reject_slower, reject_slower_algorithms
-from gfcompile.tuning.record import EMULATED
 from gfcompile.tuning.session import Session
 from gfcompile.tuning.status import Budget, Status
-from gfcompile.tuning.tasks import Task, step_tasks
 from gfcompile.tuning.trial import Runner
 
 _FOR_ALGORITHMS = 0.25  # of the budget, at most
@@ -85,7 +86,7 @@ class Procedure:
             return
         job, kind = self.lowered.job, self.target.kind
         self.lowered = lower_job(job, kind, progress=self.progress, algorithms=choose)
-        self.kernels = self._session(step_tasks(place(self.lowered, self.target)))
+        self.kernels = self._session(place(self.lowered, self.target).tasks)
 
     def _session(self, tasks: Sequence[Task], is_open: bool = False) -> Session:
         tasks = [task for task in tasks if task.is_open == is_open]

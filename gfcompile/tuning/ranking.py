@@ -17,15 +17,15 @@ from tvm.s_tir.schedule import ScheduleError
 from gfcompile.codegen.cuda.launches import Launch, cut, make_source
 from gfcompile.codegen.cuda.nvrtc import compile_ptx
 from gfcompile.codegen.cuda.ptxas import Usage, assemble, make_usages
+from gfcompile.codegen.tuned.database import LEAST_RATIO, Database, Record
+from gfcompile.codegen.tuned.keys import target_key, versions
+from gfcompile.codegen.tuned.record import RANKED
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import ContractError, UserError
 from gfcompile.targets import Target
-from gfcompile.tuning.database import LEAST_RATIO, Database, Record
 from gfcompile.tuning.gpu_model import count, estimate_seconds
-from gfcompile.tuning.keys import target_key, versions
-from gfcompile.tuning.record import RANKED
 from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
 from gfcompile.tuning.status import Budget
-from gfcompile.tuning.tasks import Task
 
 NOTE = (
     "ranked, not measured: a static model of {arch} ordered what NVRTC and ptxas made of the candidates; the compiler"

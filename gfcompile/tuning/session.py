@@ -15,16 +15,16 @@ import tvm
 from tvm.s_tir.schedule import ScheduleError
 
 from gfcompile.codegen.schedules.choices import Option
+from gfcompile.codegen.tuned.database import Database, Record, is_faster, sure_ratio
+from gfcompile.codegen.tuned.keys import target_key, versions
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import UserError
 from gfcompile.targets import Target
 from gfcompile.tuning.builders import BuildPool, Built, Make
-from gfcompile.tuning.database import Database, Record, is_faster, sure_ratio
-from gfcompile.tuning.keys import target_key, versions
 from gfcompile.tuning.machine import COOL, HOT
 from gfcompile.tuning.search import PARENTS, Search
 from gfcompile.tuning.space import Candidate, draw, list_templates
 from gfcompile.tuning.status import Budget, Status, Tuned
-from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import Measurement, Runner, TrialFailed
 
 MOST_ERROR = 1e-4  # of the largest value: sums in another order; a wrong kernel is far beyond

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.keys import versions
+from gfcompile.codegen.tuned.record import EMULATED, KINDS, MEASURED, Record
 from gfcompile.report.summary import text_table
 from gfcompile.report.tuning import in_words
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.keys import versions
-from gfcompile.tuning.record import EMULATED, KINDS, MEASURED, Record
 
 COLUMNS = ("kernel", "template", "trials", "failures", "times as fast", "seconds a run", "kind", "decisions")
 NOTE = (

@@ -24,9 +24,9 @@ from gfcompile.codegen.schedules import (
     start,
 )
 from gfcompile.codegen.schedules.choices import Choices, Decisions, Option
+from gfcompile.codegen.tuned.algorithms import ALGORITHMS, name_of
+from gfcompile.geometry.winograd import Convolution, choose_edge
 from gfcompile.targets import Target
-from gfcompile.tuning.algorithms import ALGORITHMS, name_of
-from gfcompile.winograd import Convolution, choose_edge
 
 _Option = TypeVar("_Option", bound=Option)
 # the templates worth trying on what the compiler gives to one; those that are missing here ask for nothing

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from gfcompile.tuning.record import Record
+from gfcompile.codegen.tuned.record import Record
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.tuning.search import Search
 from gfcompile.tuning.space import Drawn
-from gfcompile.tuning.tasks import Task
 
 _STALE = 0.5  # what is left of a kernel's claim on the budget after a batch that found nothing better
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gfcompile.codegen.artifact import build
+from gfcompile.artifact.write import build
 from gfcompile.codegen.link import find_missing
-from gfcompile.compiler import Job
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from gfcompile.budget.choices import Choice, as_request
 from gfcompile.budget.front import Offer
 from gfcompile.budget.planner import Planner, make_planner
-from gfcompile.compiler import Job, make_survey, trace
+from gfcompile.compiler import make_survey, trace
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.multiply_adds import multiply_adds
+from gfcompile.graph.multiply_adds import multiply_adds
+from gfcompile.job import Job
 from gfcompile.passes.select import BACKWARD
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.report import survey_report

@@ -8,9 +8,9 @@ import pytest
 
 from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice
 from gfcompile.budget.planfile import FORMAT, apply_plan, write_plan
-from gfcompile.compiler import Job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from tests.budget.nets import small
 

@@ -15,9 +15,10 @@ from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice, as_
 from gfcompile.budget.page import about, as_data, found_text, picture, write_found
 from gfcompile.budget.planner import Planner, make_planner
 from gfcompile.budget.score import estimated_scores
-from gfcompile.compiler import Job, analyse, make_survey
+from gfcompile.compiler import analyse, make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.noise.spectrum import kernel_energy
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops

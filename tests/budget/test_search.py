@@ -10,9 +10,9 @@ from torch import nn
 
 from gfcompile.budget.choices import FROZEN, TRAINED
 from gfcompile.budget.planner import ALL_PLACED, Planner, make_planner
-from gfcompile.compiler import Job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from gfcompile.targets import find_target
 from tests.budget import nets

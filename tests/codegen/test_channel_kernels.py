@@ -11,8 +11,8 @@ import tvm
 
 from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import schedule
-from gfcompile.draws import Draw
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.ops import gf
 from tests.codegen.test_kernels import NATIVE, normal, run
 

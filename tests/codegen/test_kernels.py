@@ -16,7 +16,7 @@ from tvm import te
 from gfcompile.codegen import kernels
 from gfcompile.codegen.kernels.update import sgd_update
 from gfcompile.codegen.schedules import schedule
-from gfcompile.layouts import block_size
+from gfcompile.geometry.layouts import block_size
 from gfcompile.targets import find_target
 from tests.geometries import Geometry, conv_geometries
 

@@ -7,8 +7,9 @@ import torch
 from hypothesis import strategies as st
 
 from gfcompile.codegen.program import Buffer, Call, Program, in_place_inputs
-from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Request
 from gfcompile.step import STATE, Role, Value

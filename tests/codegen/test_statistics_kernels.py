@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import gfcompile.ops  # noqa: F401 - registers the operators
 from gfcompile.codegen import kernels
-from gfcompile.geometry import Windows, input_windows, output_windows
-from gfcompile.grids import parents
+from gfcompile.geometry.convolution import Windows, input_windows, output_windows
+from gfcompile.geometry.grids import parents
 from tests.codegen.test_kernels import EXAMPLES, check, normal, run
 from tests.geometries import Geometry, conv_geometries
-from tests.test_geometry import product
+from tests.geometry.test_convolution import product
 
 gf = torch.ops.gf
 Axis = tuple[int, int, int, int, int]

@@ -18,10 +18,10 @@ from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import find_workspace, schedule, winograd
 from gfcompile.codegen.schedules.winograd import Blocking, Shape, choose_blocking
 from gfcompile.codegen.schedules.workspace import COMPACT
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
+from gfcompile.geometry.winograd import Convolution, choose_edge, transforms
 from gfcompile.ops import gf
 from gfcompile.targets import find_target
-from gfcompile.winograd import Convolution, choose_edge, transforms
 from tests.codegen.test_kernels import normal, run
 from tests.codegen.test_schedules import execute, fuse, kernel
 

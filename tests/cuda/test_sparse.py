@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.codegen.artifact import build as build_artifact
-from gfcompile.compiler import Job, analyse
+from gfcompile.artifact.write import build as build_artifact
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.plan import Request
 from gfcompile.runtime.step import Step

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.codegen.artifact import build as build_artifact
-from gfcompile.codegen.artifact import write_sources
+from gfcompile.artifact.write import build as build_artifact
+from gfcompile.artifact.write import write_sources
 from gfcompile.codegen.link import link_library
-from gfcompile.compiler import Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from gfcompile.targets import find_target
 from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
-from gfcompile import pipeline
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
+from gfcompile.passes import pipeline
 from gfcompile.plan import Request, make_plan
 from gfcompile.step import STATE, Role, Step
 from tests.end_to_end.conftest import random_batch

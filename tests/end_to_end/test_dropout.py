@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.runtime.errors import StepError
-from gfcompile.verify import verify
+from gfcompile.verify.compare import verify
 from tests.lean import lean_compile
 from tests.models import initialise
 

@@ -11,11 +11,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gfcompile import pipeline
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
-from gfcompile.geometry import ConvGeometry, why_reference_refuses
+from gfcompile.geometry.convolution import ConvGeometry, why_reference_refuses
+from gfcompile.passes import pipeline
 from gfcompile.plan import Request, make_plan
 from gfcompile.step import Role, Step
 from tests.end_to_end.branches import Branches, draw_geometries, example_batch, oracle_gradients, patches

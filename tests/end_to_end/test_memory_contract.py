@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile.codegen.artifact import GUARD, Sources, build, write_sources
+from gfcompile.artifact.write import GUARD, Sources, build, write_sources
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.program import Call
-from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Request
 from gfcompile.runtime.errors import StepError

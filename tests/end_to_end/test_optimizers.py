@@ -19,7 +19,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.report.summary import summary_text
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
-from gfcompile.verify import verify
+from gfcompile.verify.compare import verify
 from tests.end_to_end.conftest import random_batch
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
 

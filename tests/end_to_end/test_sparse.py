@@ -16,7 +16,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Draws
-from gfcompile.verify import verify
+from gfcompile.verify.compare import verify
 from tests.codegen.test_channel_kernels import touched
 from tests.end_to_end.conftest import random_batch, small_resnet
 from tests.lean import lean_compile

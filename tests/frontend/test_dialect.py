@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gfcompile.compiler import Job, find_unsupported
+from gfcompile.compiler import find_unsupported
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 
 

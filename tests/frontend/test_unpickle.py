@@ -31,6 +31,7 @@ def net_package(tmp_path, monkeypatch, forget_modules):
     monkeypatch.syspath_prepend(str(folder))
     return folder
 
+
 NEITHER = "neither a tensor nor a module of torch.nn, torchvision, timm or segmentation_models_pytorch"
 
 # ---- pickled modules
@@ -182,9 +183,7 @@ def test_foreign_code_does_not_run(tmp_path, zipped):
     marker, path, net = tmp_path / "marker", tmp_path / "model.pt", small_net()
     net.extra = Calls(os.system, f"touch {marker}")
     torch.save(net, path, _use_new_zipfile_serialization=zipped)
-    assert text_of(path) == (
-        f"{path}: holds 'posix.system', which is {NEITHER}; if you trust the file, add --trust"
-    )
+    assert text_of(path) == (f"{path}: holds 'posix.system', which is {NEITHER}; if you trust the file, add --trust")
     assert not marker.exists()
     loaded = load_model(str(path), trust=True)
     assert marker.exists()
@@ -205,8 +204,7 @@ def test_foreign_code_does_not_run(tmp_path, zipped):
 def test_functions_are_refused_by_name(tmp_path, function, name):
     save_pickle(tmp_path / "model.pt", pickle.dumps([function], 2, fix_imports=False))
     assert text_of(tmp_path / "model.pt") == (
-        f"{tmp_path}/model.pt: holds '{name}', which is {NEITHER};"
-        " if you trust the file, add --trust"
+        f"{tmp_path}/model.pt: holds '{name}', which is {NEITHER}; if you trust the file, add --trust"
     )
 
 
@@ -447,6 +445,4 @@ def test_truncated(tmp_path):
     whole = io.BytesIO()
     torch.save(small_net(), whole)
     (tmp_path / "net.pt").write_bytes(whole.getvalue()[: len(whole.getvalue()) // 2])
-    assert text_of(tmp_path / "net.pt").startswith(
-        f"{tmp_path}/net.pt: cannot be read as a PyTorch file (BadZipFile: "
-    )
+    assert text_of(tmp_path / "net.pt").startswith(f"{tmp_path}/net.pt: cannot be read as a PyTorch file (BadZipFile: ")

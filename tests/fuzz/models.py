@@ -27,10 +27,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 import gfcompile
-from gfcompile.codegen import artifact
-from gfcompile.compiler import Job
+from gfcompile.artifact import write as artifact
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.plan import Request
 from gfcompile.targets import find_target

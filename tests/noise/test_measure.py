@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
-from gfcompile.compiler import Job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.noise.likeness import Comparison, Likeness
+from gfcompile.job import Job
 from gfcompile.noise.measure import LayerNoise, measure
 from gfcompile.noise.quality import Quality
+from gfcompile.noise.similarity import Comparison, Likeness
 from gfcompile.plan import Request
 from tests.budget.nets import one_dimensional, small, tied
 from tests.models.zoo import INPUTS, ZOO

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.batch_file import read_batch
 from gfcompile.cli import main
+from gfcompile.frontend.batch_file import read_batch
 from tests.models.zoo import INPUTS, ZOO
 from tests.test_cli import error_of
 

@@ -19,7 +19,6 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from gfcompile import pipeline
 from gfcompile.codegen.arena import plan_arena
 from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.description import describe
@@ -29,8 +28,10 @@ from gfcompile.codegen.lower import lower
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
-from gfcompile.compiler import Job, Traced, find_unsupported, trace
+from gfcompile.compiler import find_unsupported, trace
 from gfcompile.frontend.losses import Loss
+from gfcompile.job import Job, Traced
+from gfcompile.passes import pipeline
 from gfcompile.plan import Request
 from gfcompile.runtime.library import Library, aligned_empty
 from gfcompile.runtime.state import State, physical_shape, unpack

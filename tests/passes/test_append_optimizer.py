@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gfcompile import pipeline
 from gfcompile.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
+from gfcompile.passes import pipeline
 from gfcompile.passes.append_optimizer import AppendOptimizer
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.step import Role, Step, Value

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile import pipeline
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.optimizers import SGD
+from gfcompile.passes import pipeline
 from gfcompile.passes.append_optimizer import AppendOptimizer
 from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gfcompile import pipeline
+from gfcompile.passes import pipeline
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.clip_gradients import ClipGradients
 from gfcompile.plan import Request

@@ -10,14 +10,14 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gfcompile.geometry import Windows
+from gfcompile.geometry.convolution import Windows
+from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.walks import nodes_above
 from gfcompile.ops import gf
-from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.fold_frozen import evaluate
 from gfcompile.passes.hoist import Hoist
-from gfcompile.prefix import find_prefix
+from gfcompile.passes.prefix import find_prefix
 from gfcompile.step import Role, Step, Value
-from gfcompile.walks import nodes_above
 from tests.passes.tiny import network_step
 
 aten = torch.ops.aten

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile import pipeline
+from gfcompile.graph.crossing import Crossing
 from gfcompile.optimizers import SGD
+from gfcompile.passes import pipeline
 from gfcompile.passes.clip_gradients import ClipGradients
-from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.draw_channels import DrawChannels
 from gfcompile.plan import Request
 from gfcompile.step import Role, Step, Value

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gfcompile.graph.crossing import STATISTICS
 from gfcompile.passes.canonicalize import Canonicalize
-from gfcompile.passes.crossing import STATISTICS
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.hoist import Hoist
 from gfcompile.passes.merge_equal import MergeEqual

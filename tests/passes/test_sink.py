@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from gfcompile.passes.base import shape_of
+from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.shapes import shape_of
 from gfcompile.passes.canonicalize import Canonicalize
-from gfcompile.passes.crossing import Crossing
 from gfcompile.passes.filter import Filter
-from gfcompile.passes.forms import Algebra, Form, Writer
 from gfcompile.passes.hoist import Hoist
+from gfcompile.passes.linear_forms import Algebra, Form, Writer
 from gfcompile.passes.merge_equal import MergeEqual
 from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.patch_values import Evaluation

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gfcompile.graph.frozen import frozen_nodes
 from gfcompile.ops import gf
-from gfcompile.passes.fold_frozen import frozen_nodes
 from gfcompile.passes.static_moves import MOVES, PUTS, StaticMoves
 from gfcompile.plan import Request
 from tests.passes.tiny import assert_same_numbers, assert_second_run_changes_nothing, numbers, site_names, traced

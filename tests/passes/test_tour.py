@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from torch import nn
 
-from gfcompile import pipeline
+from gfcompile.passes import pipeline
 from gfcompile.passes.sink import Sink
 from gfcompile.step import Step
 from tests.passes.nets import conv, with_head

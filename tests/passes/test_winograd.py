@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from gfcompile import pipeline
+from gfcompile.geometry.winograd import is_prepared
+from gfcompile.passes import pipeline
 from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.winograd import Winograd
 from gfcompile.plan import Request
 from gfcompile.step import Step
-from gfcompile.winograd import is_prepared
 from tests.passes.nets import with_head
 from tests.passes.tiny import (
     applied,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gfcompile.geometry import ConvGeometry
+from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.report.counts import exact_flops, filtered_flops, kept_bytes, minimum_flops, patches
 
 # the layer of the paper's Figure 3: U-Net, 120x160, 192 -> 64 channels, 3x3

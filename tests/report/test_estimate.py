@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
 from gfcompile.report import make_report
 from gfcompile.report.estimate import KIND, count_costs, estimate_line, make_estimate

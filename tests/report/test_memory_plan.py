@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from benchmarks.allocations import kept_bytes
-from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
 from gfcompile.report import make_report
 from gfcompile.report.arena_picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from gfcompile.compiler import Analysis, Job, analyse
+from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
 from gfcompile.report import make_report, write_report
 from gfcompile.report.arena_picture import Box, draw_arena

@@ -168,8 +168,15 @@ def test_a_missing_file() -> None:
         *(
             ('["zig", "cc"]', str(words), f"link is '{words}'; give the name of a C compiler on your PATH and machine")
             for words in (
-                ["./x.sh"], ["sh", "x.sh"], ["./gcc"], ["gcc", "-wrapper", "x.sh"], ["gcc", "-fplugin=x.so"],
-                ["gcc", "-B."], ["gcc", "x.c"], ["gcc", "@x"], ["zig", "run", "x.zig"],
+                ["./x.sh"],
+                ["sh", "x.sh"],
+                ["./gcc"],
+                ["gcc", "-wrapper", "x.sh"],
+                ["gcc", "-fplugin=x.so"],
+                ["gcc", "-B."],
+                ["gcc", "x.c"],
+                ["gcc", "@x"],
+                ["zig", "run", "x.zig"],
             )
         ),
         (

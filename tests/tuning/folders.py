@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gfcompile.codegen.tuned.tasks import KERNELS, Task, write_tasks
 from gfcompile.runtime.manifest import write_manifest
-from gfcompile.tuning.tasks import KERNELS, Task, write_tasks
 from tests.runtime.conftest import manifest
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gfcompile.codegen.tuned.keys import target_key
+from gfcompile.codegen.tuned.record import Record
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.targets import find_target
-from gfcompile.tuning.keys import target_key
-from gfcompile.tuning.record import Record
 from gfcompile.tuning.space import Candidate, draw, list_templates
-from gfcompile.tuning.tasks import Task
 from tests.tuning.records import trial
 
 NATIVE = find_target("native")

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.keys import versions
-from gfcompile.tuning.record import KINDS, RANKED, Record
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.keys import versions
+from gfcompile.codegen.tuned.record import KINDS, RANKED, Record
 
 KERNEL, TARGET = "00c0ffee00c0ffee", "x86-64-v3 x86_64 lanes 8 registers 16 cores 4 cache 256K"
 FAST = Record(

@@ -12,28 +12,29 @@ from torch import nn
 
 import gfcompile
 from gfcompile.codegen.kernels.open_convolution import compute_by, read_open, write_open
-from gfcompile.compiler import Job, Lowered, lower_job, place
+from gfcompile.codegen.tuned.algorithms import ALGORITHMS, choose_by
+from gfcompile.codegen.tuned.database import Database, Databases
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.record import Record
+from gfcompile.codegen.tuned.tasks import Task, read_tasks
+from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.layouts import WeightLayout
-from gfcompile.passes.winograd import find_open
+from gfcompile.geometry.layouts import WeightLayout
+from gfcompile.geometry.winograd import Convolution, choose_edge
+from gfcompile.graph.open_convolutions import find_open
+from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
 from gfcompile.report.tuning import make_tuning, tuning_lines
 from gfcompile.tuning import in_step
-from gfcompile.tuning.algorithms import ALGORITHMS, choose_by
 from gfcompile.tuning.builders import BuildPool, Built
-from gfcompile.tuning.database import Database, Databases
 from gfcompile.tuning.in_step import reject_slower_algorithms
-from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
+from gfcompile.tuning.messages import head_text, summary_text
 from gfcompile.tuning.procedure import Procedure
-from gfcompile.tuning.record import Record
 from gfcompile.tuning.session import MOST_ERROR
 from gfcompile.tuning.space import Candidate, draw, draw_untuned, list_templates
 from gfcompile.tuning.status import Budget
-from gfcompile.tuning.tasks import Task, read_tasks, step_tasks
 from gfcompile.tuning.trial import build_trial, compile_for_trial
-from gfcompile.tuning.words import head_text, summary_text
-from gfcompile.winograd import Convolution, choose_edge
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
 from tests.tuning.folders import write_folder
 from tests.tuning.forged import NATIVE
@@ -206,7 +207,7 @@ def test_algorithms_come_first_and_the_kernels_are_those_of_the_chosen_ones(
 
     monkeypatch.setattr("gfcompile.tuning.procedure.reject_slower_algorithms", reject)
     database = Database()
-    tasks = step_tasks(place(counted, NATIVE))
+    tasks = place(counted, NATIVE).tasks
     procedure = Procedure(tasks, NATIVE, database, runner, 1, counted)
     assert head_text(procedure, Path("db"), Budget(200)).startswith(
         f"tuning {len(procedure.status.kernels)} kernels for native, 200 trials, "
@@ -239,7 +240,7 @@ def test_kernels_begin_with_what_was_best_for_their_convolutions(
     runner = stand_in(monkeypatch, lambda candidate, _: measured(1.5 if likes(candidate) else 1.0))
     monkeypatch.setattr("gfcompile.tuning.procedure.reject_slower", lambda *_: [])
     database = Database()
-    procedure = Procedure(step_tasks(place(counted, NATIVE)), NATIVE, database, runner, 1, counted)
+    procedure = Procedure(place(counted, NATIVE).tasks, NATIVE, database, runner, 1, counted)
     procedure.run(Budget(trials=400))
     assert {kernel.template for kernel in procedure.algorithms.status.kernels} == {"winograd-4"}
     kernels = [kernel.task for kernel in procedure.status.kernels if "winograd" in kernel.task.name]
@@ -250,7 +251,7 @@ def test_kernels_begin_with_what_was_best_for_their_convolutions(
 
 
 def test_an_artifact_has_its_open_convolutions(counted: Lowered, tmp_path: Path) -> None:
-    tasks = step_tasks(place(counted, NATIVE))
+    tasks = place(counted, NATIVE).tasks
     found = read_tasks(write_folder(tmp_path / "step", tasks))
     assert [task.kernel for task in found if task.is_open] == [task.kernel for task in tasks if task.is_open]
     assert {task.kernel for task in found if task.is_open} == {
@@ -262,7 +263,7 @@ def test_no_winograd_leaves_nothing_open(job: Job) -> None:
     plain = Job(job.module, job.example, job.loss, job.request, winograd=False)
     lowered = lower_job(plain)
     assert ways(lowered) == [None, None]
-    assert not any(task.is_open for task in step_tasks(place(lowered, NATIVE)))
+    assert not any(task.is_open for task in place(lowered, NATIVE).tasks)
 
 
 # ---- inside the step

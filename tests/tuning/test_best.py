@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gfcompile.codegen.tuned import database as database_module
+from gfcompile.codegen.tuned.database import Database, Databases, user_path
 from gfcompile.errors import UserError
-from gfcompile.tuning import database as database_module
-from gfcompile.tuning.database import Database, Databases, user_path
 from tests.tuning.records import FAST, KERNEL, TARGET, fill, trial
 
 
@@ -70,11 +70,11 @@ def test_what_the_user_measured_to_be_no_better_is_not_taken_from_afar(changes: 
 def test_the_layers_are_the_named_file_the_users_own_and_the_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(database_module, "BUNDLED", tmp_path / "bundled")
     monkeypatch.setenv("GFCOMPILE_TUNING", str(tmp_path / "own.jsonl"))
     assert Databases.open().best(KERNEL, TARGET) is None  # none of them is there
     assert Databases.open().problems == []
-    for ratio, place in ((2.0, "shipped/b.jsonl"), (3.0, "shipped/a.jsonl"), (4.0, "own.jsonl"), (5.0, "named.jsonl")):
+    for ratio, place in ((2.0, "bundled/b.jsonl"), (3.0, "bundled/a.jsonl"), (4.0, "own.jsonl"), (5.0, "named.jsonl")):
         fill(tmp_path / place, trial(ratio=ratio, name=place))
         chosen = tmp_path / place if place == "named.jsonl" else None
         best = Databases.open(chosen).best(KERNEL, TARGET)
@@ -99,7 +99,7 @@ def test_where_the_users_own_database_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_shipped_database_is_whole_and_measured() -> None:
-    for path in sorted(database_module.SHIPPED.glob("*.jsonl")):
+    for path in sorted(database_module.BUNDLED.glob("*.jsonl")):
         database = Database.open(path)
         assert database.problems == []
         assert all(record == database.best(record.kernel, record.target) for record in database.records), path

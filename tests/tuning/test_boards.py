@@ -9,12 +9,12 @@ import pytest
 from gfcompile.cli import main
 from gfcompile.codegen.schedules import follow, schedule
 from gfcompile.codegen.scheduling import Scheduler
+from gfcompile.codegen.tuned.database import Database, Databases
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.targets import find_target
-from gfcompile.tuning.database import Database, Databases
-from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
 from gfcompile.tuning.session import MOST_ERROR
-from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.tracker import Tracker
 from gfcompile.tuning.trial import build_trial
 from tests.boards.conftest import need

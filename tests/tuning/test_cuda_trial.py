@@ -15,15 +15,15 @@ from tvm import tirx
 
 from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import schedule
+from gfcompile.codegen.tuned.database import Database, kernel_hash, target_key
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import ContractError
 from gfcompile.targets import find_target
 from gfcompile.tuning import trial
 from gfcompile.tuning.builders import BuildPool, Built
-from gfcompile.tuning.database import Database, kernel_hash, target_key
 from gfcompile.tuning.session import Session
 from gfcompile.tuning.space import Candidate, draw
 from gfcompile.tuning.status import Budget
-from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import CUDA_SOURCE, Measurement, TrialFailed, TrialKernel, build_trial, read_measurement
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.missing import skip_for_want

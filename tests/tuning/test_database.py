@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gfcompile.codegen.tuned import database as database_module
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.record import Record, write_record
 from gfcompile.errors import ContractError, UserError
-from gfcompile.tuning import database as database_module
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.record import Record, write_record
 from tests.tuning.records import FAST, KERNEL, TARGET, any_record, fill, trial
 
 SOURCE = Path(__file__).parents[2]
@@ -246,8 +246,8 @@ def test_a_record_that_would_not_come_back_is_our_mistake(file: Path, changes: d
 WRITER = """
 import sys
 from pathlib import Path
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.record import read_record
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.record import read_record
 import dataclasses
 database = Database(Path(sys.argv[1]))
 record = read_record(sys.argv[2].encode())

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.record import Record, write_record
 from gfcompile.errors import UserError
-from gfcompile.tuning.database import Database
 from gfcompile.tuning.exchange import Merged, export, merge
-from gfcompile.tuning.record import Record, write_record
 from tests.tuning.records import FAST, fill, trial
 
 B, C = trial(name="b"), trial(name="c", kernel="c")

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.compiler import Job, Lowered, lower_job, place
+from gfcompile.codegen.tuned.database import Database, Databases, target_key
+from gfcompile.codegen.tuned.record import Record
+from gfcompile.codegen.tuned.tasks import Task, list_tasks
+from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
 from gfcompile.tuning import in_step
-from gfcompile.tuning.database import Database, Databases, target_key
 from gfcompile.tuning.in_step import Ratio, compare_in_step, reject_slower
-from gfcompile.tuning.record import Record
 from gfcompile.tuning.space import list_templates
-from gfcompile.tuning.tasks import Task, list_tasks
 from tests.models.zoo import ZOO
 from tests.tuning.forged import NATIVE, forge
 from tests.tuning.records import fill

@@ -14,9 +14,9 @@ from tvm import te, tirx
 
 from gfcompile.codegen.schedules import choices
 from gfcompile.codegen.scheduling import kernel_key
+from gfcompile.codegen.tuned import keys
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key, versions
 from gfcompile.targets import find_target
-from gfcompile.tuning import keys
-from gfcompile.tuning.keys import kernel_hash, target_key, versions
 
 SOURCE = Path(__file__).parents[2]
 

@@ -13,15 +13,15 @@ from gfcompile.cli import main
 from gfcompile.codegen import kernels
 from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.cuda.ptxas import Usage
+from gfcompile.codegen.tuned.database import Database, kernel_hash, target_key
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import UserError
 from gfcompile.targets import Machine, find_target
 from gfcompile.tuning import ranking
-from gfcompile.tuning.database import Database, kernel_hash, target_key
 from gfcompile.tuning.gpu_model import Counts, count, estimate_seconds
 from gfcompile.tuning.ranking import rank
 from gfcompile.tuning.space import Candidate, Drawn, draw
 from gfcompile.tuning.status import Budget
-from gfcompile.tuning.tasks import Task
 from tests.tuning.folders import write_folder
 from tests.tuning.kernels import convolution, kernel, scaled
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from tvm import tirx
 
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import UserError
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning import session as session_module
 from gfcompile.tuning import status as status_module
 from gfcompile.tuning.builders import Make
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.keys import kernel_hash, target_key
 from gfcompile.tuning.local import LocalRunner
 from gfcompile.tuning.session import Session, compare
 from gfcompile.tuning.space import Candidate, draw, list_templates
 from gfcompile.tuning.status import Budget, Status
-from gfcompile.tuning.tasks import Task
 from gfcompile.tuning.trial import Measurement, TrialFailed
 from tests.tuning.kernels import convolution, product, scaled
 from tests.tuning.makers import ABORTING_TURNS, WRONG_TURNS, make_flawed

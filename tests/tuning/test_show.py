@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.keys import versions
-from gfcompile.tuning.record import Record
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.keys import versions
+from gfcompile.codegen.tuned.record import Record
 from gfcompile.tuning.show import NOTE, show_text
 from tests.tuning.records import TARGET, any_record, trial
 
@@ -32,7 +32,9 @@ def test_all_that_is_shown() -> None:
         trial(versions="tvm 0.26.0, templates 1"),
     ]
     problems = ["t.jsonl:3: lacks 'kind'; skipped"]
-    assert show_text(Database(records=records, problems=problems)) == f"""\
+    assert (
+        show_text(Database(records=records, problems=problems))
+        == f"""\
 {BOARD}
 kernel  template  trials  failures  times as fast  seconds a run  kind      decisions
 ------  --------  ------  --------  -------------  -------------  --------  ----------------------------
@@ -55,6 +57,7 @@ not used: 1 of tvm 0.26.0, templates 1; this is {versions()}
 
 problems:
   t.jsonl:3: lacks 'kind'; skipped"""
+    )
 
 
 def test_a_time_of_an_emulator_is_never_shown() -> None:

@@ -16,11 +16,11 @@ from gfcompile.codegen import kernels
 from gfcompile.codegen.schedules import choose_schedule, find_workspace, follow, schedule, start
 from gfcompile.codegen.schedules.choices import Choices, Decided, Option
 from gfcompile.codegen.scheduling import Scheduler
+from gfcompile.codegen.tuned.database import Database, Databases
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.record import read_record, write_record
 from gfcompile.targets import find_target
 from gfcompile.tuning import space
-from gfcompile.tuning.database import Database, Databases
-from gfcompile.tuning.keys import kernel_hash, target_key
-from gfcompile.tuning.record import read_record, write_record
 from gfcompile.tuning.space import Candidate, Drawn, Sampled, draw, list_templates, schedule_function
 from tests.tuning.kernels import PAIRS, kernel, scaled
 from tests.tuning.records import trial

@@ -21,11 +21,11 @@ from torch import nn
 
 import gfcompile
 from gfcompile.cli import main
-from gfcompile.tuning.database import Database
-from gfcompile.tuning.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.database import Database
+from gfcompile.codegen.tuned.keys import kernel_hash, target_key
+from gfcompile.codegen.tuned.tasks import KERNELS, Task, read_tasks, write_tasks
 from gfcompile.tuning.session import Session
 from gfcompile.tuning.space import Candidate, list_templates
-from gfcompile.tuning.tasks import KERNELS, Task, read_tasks, write_tasks
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
 from tests.tuning.folders import write_folder, write_target
 from tests.tuning.forged import NATIVE, forge

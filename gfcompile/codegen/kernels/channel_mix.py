@@ -5,7 +5,7 @@ from typing import Any
 from tvm import te
 
 from gfcompile.codegen.kernels.stage import Pair, pad
-from gfcompile.layouts import block_size
+from gfcompile.geometry.layouts import block_size
 
 
 def channel_mix(g: te.Tensor, w: te.Tensor, groups: int, taps: Pair, depthwise: bool = False) -> te.Tensor:

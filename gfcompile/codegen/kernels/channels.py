@@ -8,8 +8,8 @@ from typing import Any
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from gfcompile.draws import Draw
-from gfcompile.layouts import WeightLayout
+from gfcompile.geometry.channel_draws import Draw
+from gfcompile.geometry.layouts import WeightLayout
 
 At = tuple[Any, Any, Any, Any]
 

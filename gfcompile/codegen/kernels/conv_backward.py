@@ -6,7 +6,7 @@ from tvm import te, tirx
 
 from gfcompile.codegen.kernels.conv import correlate
 from gfcompile.codegen.kernels.stage import Pair, pad
-from gfcompile.layouts import block_size
+from gfcompile.geometry.layouts import block_size
 
 
 def conv2d_input_grad(

@@ -9,8 +9,8 @@ from tvm import te, tirx
 
 from gfcompile.codegen.kernels.conv import conv2d
 from gfcompile.codegen.kernels.winograd import transform_weights, winograd_conv2d
-from gfcompile.layouts import block_size
-from gfcompile.winograd import KERNEL, Convolution
+from gfcompile.geometry.layouts import block_size
+from gfcompile.geometry.winograd import KERNEL, Convolution
 
 WEIGHTS = 1  # the operand
 _OPEN = "gf.open_convolution"  # the attribute that says which

@@ -7,7 +7,7 @@ import numpy as np
 from tvm import te, tirx
 
 from gfcompile.codegen.kernels.stage import Pair, out_extent
-from gfcompile.winograd import KERNEL, transforms
+from gfcompile.geometry.winograd import KERNEL, transforms
 
 
 def winograd_conv2d(x: te.Tensor, u: te.Tensor, padding: Pair, edge: int) -> te.Tensor:

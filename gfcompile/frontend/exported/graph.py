@@ -187,8 +187,7 @@ class GraphReader:
         enabled, region, *given = (each["arg"] for each in node["inputs"])
         inner, outer = region["as_graph"]["graph"], self._values
         self._values = {
-            _name_of(door): self._argument_of(outer, value)
-            for door, value in zip(inner["inputs"], given, strict=True)
+            _name_of(door): self._argument_of(outer, value) for door, value in zip(inner["inputs"], given, strict=True)
         }
         for each in inner["nodes"]:
             self._read_node(each)

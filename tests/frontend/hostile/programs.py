@@ -39,6 +39,7 @@ def write_programs(folder: Path) -> None:
             for each, content in records.items():
                 archive.writestr(f"model/{each}", content)
 
+
 def program(change: Change) -> Change:
     PROGRAMS[change.__name__] = change
     return change

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gfcompile.codegen.link import runtime_sources
+from gfcompile.export.trained import read_trained
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.step import Step
-from gfcompile.trained import read_trained
 from tests.fuzz.check import Check, refused
 from tests.fuzz.harness import STATE
 from tests.fuzz.mutate import change_bundle, change_json, change_tensors

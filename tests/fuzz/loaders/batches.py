@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
-from gfcompile.batch_file import read_batch
+from gfcompile.frontend.batch_file import read_batch
 from gfcompile.runtime.feature_cache import FeatureCache
 from tests.fuzz.check import Check, refused
 from tests.fuzz.mutate import change_json, change_npy, change_zip

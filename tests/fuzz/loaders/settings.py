@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 
 from gfcompile.budget.planfile import _PlanFile
+from gfcompile.codegen.tuned.database import Database
 from gfcompile.plan import Layer
 from gfcompile.targets.schema import read_fields
 from gfcompile.targets.spec import find_target
-from gfcompile.tuning.database import Database
 from tests.fuzz.check import Check, refused
 from tests.fuzz.mutate import change_json, change_tokens
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from gfcompile.compiler import Job, trace
+from gfcompile.compiler import trace
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.job import Job
 from gfcompile.plan import Request
 from tests.models.definitions import DEFINITIONS, Definition
 

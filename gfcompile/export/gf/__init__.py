@@ -1,0 +1,7 @@
+"""Bodies of the gf operators in standard ONNX, a theme a file."""
+
+from gfcompile.export.gf import channels, convolution, mixing, moves, patches, pooling, statistics, update, winograd
+from gfcompile.export.table import Table
+
+THEMES = (channels, convolution, mixing, moves, patches, pooling, statistics, update, winograd)
+TABLE = Table({target: translation for theme in THEMES for target, translation in theme.TABLE.items()})

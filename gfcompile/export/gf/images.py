@@ -1,0 +1,28 @@
+"""Between the layouts of PyTorch and of the kernels: `ops.images` and `layouts` in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gfcompile.export.emitter import Emitter, Operand, Value
+from gfcompile.geometry.layouts import WeightLayout
+
+
+def to_nchw(to: Emitter, x: Value) -> Value:
+    moved = to.op("Transpose", x, perm=[0, 3, 1, 2])
+    return Value(moved, tuple(x.shape[axis] for axis in (0, 3, 1, 2)), x.dtype)
+
+
+def from_nchw(to: Emitter, x: Operand) -> str:
+    return to.op("Transpose", x, perm=[0, 2, 3, 1])
+
+
+def unpacked(to: Emitter, w: Value, shape: Sequence[int], groups: int) -> Value:
+    layout = WeightLayout.for_conv(list(shape), groups)
+    unrolled = to.op("Transpose", w, perm=list(layout.inverse_order))
+    return Value(to.op("Reshape", unrolled, layout.logical_shape), layout.logical_shape, w.dtype)
+
+
+def packed(to: Emitter, w: Operand, shape: Sequence[int], groups: int) -> str:
+    layout = WeightLayout.for_conv(list(shape), groups)
+    return to.op("Transpose", to.op("Reshape", w, layout.split_shape), perm=list(layout.order))

@@ -1,0 +1,1 @@
+"""Arithmetic on shapes: convolutions, patch grids, memory layouts, Winograd's transforms, drawn channels."""

@@ -1,0 +1,1 @@
+"""The compiled step against PyTorch eager."""
