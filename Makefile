@@ -46,6 +46,7 @@ fuzz-models: $(STAMP)  ## N random networks against float64 PyTorch, from a new 
 lint: $(STAMP)  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
 
 bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json and .md (half an hour, on a quiet machine)
 	$(PY) -m benchmarks.suite

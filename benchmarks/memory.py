@@ -25,10 +25,10 @@ import torch
 from benchmarks.machine import describe_machine
 from benchmarks.memory_peers import MODELS, Task, build_model
 from benchmarks.memory_table import table
-from gfcompile.compiler import analyse, make_survey
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import Layer, Request
+from gfcompile.stages import analyse, make_survey
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("peaks", "kept")

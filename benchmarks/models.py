@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from benchmarks.peers import Task
-from gfcompile.compiler import make_survey
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request, make_plan
+from gfcompile.stages import make_survey
 from tests.models import randomise_statistics
 from tests.models.deeplab import deeplabv3
 from tests.models.mcunet import mcunet

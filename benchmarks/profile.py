@@ -24,10 +24,10 @@ from benchmarks.models import MODELS, choose, make_task
 from benchmarks.peers import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY
 from benchmarks.step_time import Setting
 from gfcompile.codegen.schedules.blocks import list_blocks
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
+from gfcompile.stages import analyse
 from gfcompile.tuning.in_step import TimedStep
 
 WARM_UP, STEPS = 3, 10

@@ -25,10 +25,10 @@ from benchmarks.rounds import mean_ratio, paired_ratio
 from benchmarks.step_time import Setting
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import Database, Databases
-from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
+from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning.in_step import compare_in_step
 from gfcompile.tuning.local import LocalRunner

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gfcompile.artifact import write as artifact
 from gfcompile.budget.fit_memory import fit_memory, read_sparse
 from gfcompile.budget.page import write_found
 from gfcompile.budget.plan_path import check_out
@@ -20,12 +17,10 @@ from gfcompile.budget.planfile import apply_choices, apply_plan
 from gfcompile.budget.planner import EDGES as PLAN_EDGES
 from gfcompile.budget.planner import SHARES as PLAN_SHARES
 from gfcompile.budget.planner import Found, make_planner
-from gfcompile.codegen.cuda import packages
-from gfcompile.codegen.link import choose_linker, require_linker
+from gfcompile.codegen.link import choose_linker
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
-from gfcompile.compiler import analyse
+from gfcompile.compiler import compile_job
 from gfcompile.errors import UserError
-from gfcompile.export.dumps import Dumps
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
@@ -289,39 +284,6 @@ def find_plan(
     if out is not None:
         write_found(found, Path(out))
     return found
-
-
-def compile_job(
-    job: Job,
-    out: Path,
-    target: Target,
-    progress: Callable[[str], None],
-    dump: Path | None = None,
-    debug: bool = False,
-    tuning: Databases = NOTHING_KNOWN,
-) -> Path:
-    """Analyse and build; returns the artifact's folder. `dump` gets the numbered graphs even if a later stage fails."""
-    require_linker(target)
-    if target.kind == "cuda":
-        _require_cuda(target, debug)
-    artifact.check_destination(out)
-    dumps = Dumps(dump, job.module.state_dict())
-    analysis = analyse(job, dumps.observe, progress, target, tuning)
-    folder = artifact.build(analysis, out, progress, dumps.files, debug, dumps.model)
-    sys.modules.pop(out.name, None)
-    importlib.invalidate_caches()
-    return folder
-
-
-def _require_cuda(target: Target, debug: bool) -> None:
-    """Refuse early what could not be built after minutes of analysis."""
-    missing = packages.find_missing()
-    if missing is not None:
-        raise UserError(f"target '{target.name}': NVIDIA's compilers are not installed; {missing}")
-    if debug:
-        raise UserError(
-            f"--debug: guards are for steps on a CPU, and target '{target.name}' has a GPU; use --target native"
-        )
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> CompiledStep:

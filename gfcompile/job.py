@@ -1,4 +1,4 @@
-"""What is to be compiled, and what is known of it after each stage: `Job`, `Traced`, `Lowered`, `Analysis`."""
+"""What is to be compiled, and what is known of it after each stage."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import tvm
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from gfcompile.codegen.driver import Planned
+from gfcompile.codegen.program import Program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
 from gfcompile.codegen.tuned.tasks import Task, step_tasks
@@ -44,9 +46,21 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Surveyed:
+    """The model run once: a copy of it, its layers in order of execution, its forward pass as a graph, its output."""
+
+    job: Job
+    module: nn.Module
+    layers: list[Layer]
+    forward: ExportedProgram
+    output: Any
+
+
+@dataclass(frozen=True)
 class Traced:
     """The model as graphs, before any pass; fields as in `Analysis`."""
 
+    job: Job
     layers: list[Layer]
     plan: Plan
     training: Step
@@ -57,14 +71,36 @@ class Traced:
 
 
 @dataclass(frozen=True)
+class Rewritten:
+    """Every program after its passes, comparisons included."""
+
+    traced: Traced
+    steps: dict[str, Step]
+    prefix: Prefix
+
+
+@dataclass(frozen=True)
 class Lowered:
     """The step as kernels that no schedule has touched: the same for every target of one kind."""
 
-    job: Job
     traced: Traced
     steps: dict[str, Step]
     modules: dict[str, tvm.IRModule]
     prefix: Prefix
+
+    @property
+    def job(self) -> Job:
+        """What is compiled."""
+        return self.traced.job
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Programs in the order of their calls, with the kernels' schedules for one target."""
+
+    lowered: Lowered
+    scheduler: Scheduler
+    programs: dict[str, Program]
 
 
 @dataclass

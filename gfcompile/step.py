@@ -13,7 +13,12 @@ from torch import Tensor, fx
 from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.plan import Plan
 
+Progress = Callable[[str], None]  # told what is being done, while it takes long
 Visit = Callable[[fx.Node, tuple[Any, ...], Any], None]  # a call, its arguments' values, its result
+
+
+def silent(_: str) -> None:
+    """The progress that nobody watches."""
 
 
 class Role(StrEnum):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import gfcompile
-from gfcompile.artifact.write import build
 from gfcompile.codegen.link import find_missing
+from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
@@ -82,7 +82,7 @@ class Builds:
         lowered = lower_lean(job, kind)
         for target in TARGETS[kind]:
             if find_missing(_machine(target)) is None:
-                build(place_lean(lowered, _machine(target)), self._place(model, target), lambda _: None, {})
+                write_step(place_lean(lowered, _machine(target)), self._place(model, target))
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import gfcompile
-from gfcompile.compiler import make_survey
 from gfcompile.frontend.losses import main_output, resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request, make_plan
+from gfcompile.stages import make_survey
 from tests.end_to_end.eager import OracleConvolution
 from tests.models.definitions import DEFINITIONS, Definition
 

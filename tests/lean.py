@@ -5,40 +5,48 @@ For tests that ask what a step computes. Those of the report compile everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import gfcompile
-from gfcompile import compiler
-from gfcompile.job import COMPARISONS, Analysis, Lowered
+from gfcompile import stages
+from gfcompile.job import COMPARISONS, Analysis, Lowered, Rewritten, Scheduled
 from gfcompile.targets import Target
 
 
 def lower_lean(*arguments: Any, **options: Any) -> Lowered:
-    return compiler.lower_job(*arguments, **options, comparisons=False)
+    return stages.lower_job(*arguments, **options, comparisons=False)
 
 
 def place_lean(lowered: Lowered, target: Target, *arguments: Any, **options: Any) -> Analysis:
-    """With the step itself in the place of what it would be compared with."""
-    analysis = compiler.place(lowered, target, *arguments, **options)
-    return replace(analysis, comparisons=dict.fromkeys(COMPARISONS, analysis.programs["train"]))
+    return _compared_with_itself(stages.place(lowered, target, *arguments, **options))
 
 
 @contextmanager
 def lean() -> Iterator[None]:
     """What is compiled meanwhile is compiled so."""
 
-    def analyse(job: Any, observe: Any, progress: Callable[[str], None], target: Target, tuning: Any) -> Analysis:
-        algorithms = compiler.choose_by(tuning, target)
-        return place_lean(lower_lean(job, target.kind, observe, progress, algorithms), target, progress, tuning)
+    def rewrite(*arguments: Any) -> Rewritten:
+        return stages.rewrite(*arguments, comparisons=False)
 
-    with mock.patch("gfcompile.api.analyse", analyse):
+    def give_places(scheduled: Scheduled) -> Analysis:
+        return _compared_with_itself(stages.give_places(scheduled))
+
+    with (
+        mock.patch("gfcompile.compiler.rewrite", rewrite),
+        mock.patch("gfcompile.compiler.give_places", give_places),
+    ):
         yield
 
 
 def lean_compile(*arguments: Any, **options: Any) -> gfcompile.CompiledStep:
     with lean():
         return gfcompile.compile(*arguments, **options)
+
+
+def _compared_with_itself(analysis: Analysis) -> Analysis:
+    """With the step itself in the place of what it would be compared with."""
+    return replace(analysis, comparisons=dict.fromkeys(COMPARISONS, analysis.programs["train"]))

@@ -17,7 +17,6 @@ from benchmarks.allocations import kept_bytes, peak_bytes
 from benchmarks.machine import Limits
 from benchmarks.memory_peers import FilteredConv2d, Task, filter_convolutions, measure, why_not
 from benchmarks.processes import Protocol
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training
@@ -27,6 +26,7 @@ from gfcompile.job import Job
 from gfcompile.ops import gf
 from gfcompile.passes import pipeline
 from gfcompile.plan import Request, make_plan
+from gfcompile.stages import analyse
 from gfcompile.step import Role
 from tests.models import initialise, randomise_statistics
 from tests.oracles import filtered_conv_gradients

@@ -16,12 +16,12 @@ import gfcompile
 from benchmarks.evidence.data import Images, Task, batches
 from benchmarks.evidence.settings import SHARE, Method, Settings
 from gfcompile.api import CompiledStep
-from gfcompile.compiler import make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.sparse import make_sparse
+from gfcompile.stages import make_survey
 
 NO_NOISE_DB = 100.0  # beyond this only rounding is left
 

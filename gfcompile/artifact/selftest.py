@@ -16,7 +16,7 @@ from torch import Tensor
 from gfcompile.job import Analysis
 from gfcompile.runtime.tensorfile import Array
 from gfcompile.step import Role, Value
-from gfcompile.verify.compare import random_input, random_target, run_eagerly
+from gfcompile.verify.eager import random_input, random_target, run_eagerly
 
 # Relative, of a norm and in the 2-norm of the kept values. float32 through a whole network in another order of
 # additions comes to 1e-5; a ReLU whose input is within rounding of zero may add more; a wrong kernel adds far more.

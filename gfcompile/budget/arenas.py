@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from gfcompile.budget.choices import Choice, as_request
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
-from gfcompile.compiler import lower_job, place
 from gfcompile.job import Analysis, Job
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
+from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target
 
 

@@ -20,7 +20,6 @@ from typing import TypeVar
 from gfcompile.codegen.lower import lower
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
-from gfcompile.compiler import allowed_algorithms, make_survey, trace
 from gfcompile.errors import UserError
 from gfcompile.geometry.channel_draws import STRATEGIES
 from gfcompile.geometry.winograd import choose_edge
@@ -31,6 +30,7 @@ from gfcompile.report.counts import kept_bytes
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings import by_pattern, read_bytes
+from gfcompile.stages import allowed_algorithms, make_survey, trace
 from gfcompile.step import Step
 from gfcompile.targets import Target
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
-from gfcompile.compiler import make_survey
 from gfcompile.errors import UserError
 from gfcompile.geometry.channel_draws import STRATEGIES
 from gfcompile.job import Job
 from gfcompile.plan import Layer
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.stages import make_survey
 
 FORMAT = "gfcompile-plan-1"
 HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"

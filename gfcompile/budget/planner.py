@@ -20,7 +20,6 @@ from gfcompile.budget.front import Candidate, find_front, search, spread, stairc
 from gfcompile.budget.prices import Prices, price
 from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
-from gfcompile.compiler import make_survey, trace
 from gfcompile.errors import UserError
 from gfcompile.job import Job
 from gfcompile.noise.measure import measure, measure_plan
@@ -28,6 +27,7 @@ from gfcompile.noise.quality import check_batch, check_edges
 from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.stages import make_survey, trace
 from gfcompile.targets import Target
 
 EDGES, SHARES = (2, 4, 7), (0.25,)

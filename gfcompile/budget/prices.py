@@ -19,13 +19,13 @@ from gfcompile.budget.choices import FROZEN, Choice, choices_of
 from gfcompile.budget.convolution_calls import Call
 from gfcompile.budget.front import Offer
 from gfcompile.budget.score import POINTS, Scores
-from gfcompile.compiler import allowed_algorithms
 from gfcompile.geometry.channel_draws import drawn_channels
 from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer
 from gfcompile.report.kept import EXACT_INPUT, Kept, kept_tensors
+from gfcompile.stages import allowed_algorithms
 
 Progress = Callable[[str], None]
 Cost = tuple[int, int]  # bytes, FLOPs

@@ -29,10 +29,10 @@ def compile(args: argparse.Namespace) -> int:
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
-    from gfcompile import api
-    from gfcompile.artifact.write import check_destination
+    from gfcompile.artifact.folder import check_destination
     from gfcompile.cli.tune import check_budget, tune_job
     from gfcompile.codegen.tuned.database import Databases
+    from gfcompile.compiler import compile_job
     from gfcompile.targets import explain_foreign
 
     check_budget(args)
@@ -50,7 +50,7 @@ def compile(args: argparse.Namespace) -> int:
     if args.dry_run:
         report = _analyse(job, screen, args.dump, args.dump, machine, tuning)
     else:
-        folder = api.compile_job(job, out, machine, screen.progress, args.dump, args.debug, tuning)
+        folder = compile_job(job, out, machine, screen.progress, args.dump, args.debug, tuning)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     screen.clear()
     if args.json:
@@ -68,7 +68,7 @@ def check(args: argparse.Namespace) -> int:
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
-    from gfcompile.compiler import find_unsupported
+    from gfcompile.stages import find_unsupported
 
     job, _, _ = make_job(args, screen)
     plan, found = find_unsupported(job, screen.progress)
@@ -104,9 +104,9 @@ def inspect(args: argparse.Namespace) -> int:
     if folder.is_dir():
         report = _read_report(folder)
     elif args.quick:
-        from gfcompile.compiler import make_survey
         from gfcompile.plan import make_plan
         from gfcompile.report import survey_report
+        from gfcompile.stages import make_survey
 
         job, _, _ = make_job(args, screen)
         layers = make_survey(job)
@@ -126,8 +126,8 @@ def verify(args: argparse.Namespace) -> int:
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
-    from gfcompile import api
     from gfcompile.codegen.tuned.database import Databases
+    from gfcompile.compiler import compile_job
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss
     from gfcompile.runtime.manifest import read_manifest
@@ -142,7 +142,7 @@ def verify(args: argparse.Namespace) -> int:
         if args.artifact is None:
             job, _, _ = make_job(args, screen)
             module, loss = job.module, job.loss
-            artifact = api.compile_job(
+            artifact = compile_job(
                 job, Path(scratch) / "verified_step", machine, screen.progress, tuning=Databases.open()
             )
         else:
@@ -307,9 +307,9 @@ def _analyse(
 ) -> dict[str, Any]:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.codegen.tuned.database import Databases
-    from gfcompile.compiler import analyse
     from gfcompile.export.dumps import Dumps
     from gfcompile.report import make_report, write_report
+    from gfcompile.stages import analyse
 
     observe = Dumps(dump).observe if dump is not None else None
     analysis = analyse(job, observe, screen.progress, target, tuning or Databases.open())

@@ -56,7 +56,7 @@ def check_budget(args: argparse.Namespace) -> None:
 
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:
     """Before it is compiled, whose result is the command's."""
-    from gfcompile.compiler import lower_job, place
+    from gfcompile.stages import lower_job, place
 
     args.rpc = args.key = None
     lowered = lower_job(job, target.kind, progress=screen.progress)
@@ -178,7 +178,7 @@ def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[
         manifest = read_manifest(folder)
         args.target = args.target or manifest["target"]
         return find_machine(args), read_tasks(folder), None
-    from gfcompile.compiler import lower_job, place
+    from gfcompile.stages import lower_job, place
 
     args.target = args.target or "native"
     target = find_machine(args)

@@ -19,7 +19,6 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from gfcompile.compiler import trace
 from gfcompile.errors import UserError
 from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.geometry.filtering import FilterRecipe
@@ -32,8 +31,9 @@ from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.pipeline import run
 from gfcompile.passes.select import BACKWARD, Select
 from gfcompile.passes.static_moves import StaticMoves
+from gfcompile.stages import trace
 from gfcompile.step import Role, Step, Value
-from gfcompile.verify.compare import run_eagerly
+from gfcompile.verify.eager import run_eagerly
 
 FILTERED = gf.filtered_convolution_backward.default
 Progress = Callable[[str], None]

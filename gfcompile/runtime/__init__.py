@@ -1,6 +1,5 @@
 """What ships in every artifact: the C runtime, and the numpy-only wrapper that calls it.
 
-The compiler copies every `.py` file of this folder into the artifact's `_runtime/`, except `artifact_init.py`,
-which becomes the artifact's own `__init__.py`, and `feature_cache.py`, which goes along with a prefix cache only. So
-nothing here may import gfcompile, torch or tvm.
+The compiler copies every `.py` file of this folder into the artifact's `_runtime/`, except `feature_cache.py`, which
+goes along with a prefix cache only. So nothing here may import gfcompile, torch or tvm.
 """

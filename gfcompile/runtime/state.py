@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ class StateArray(np.ndarray[Any, np.dtype[Any]]):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        import torch  # torch itself is the caller
+        torch = sys.modules["torch"]  # the caller
 
         def convert(value: Any) -> Any:
             return torch.from_numpy(np.asarray(value)) if isinstance(value, cls) else value

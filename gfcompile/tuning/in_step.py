@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gfcompile.artifact.write import LIBRARY, build
+from gfcompile.artifact.manifest import LIBRARY
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Database, Databases
 from gfcompile.codegen.tuned.keys import target_key
 from gfcompile.codegen.tuned.record import Record
-from gfcompile.compiler import place
+from gfcompile.compiler import write_step
 from gfcompile.geometry.winograd import Convolution
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Analysis, Job, Lowered
 from gfcompile.runtime.step import Step
+from gfcompile.stages import place
 from gfcompile.targets import Target
 
 _WARM_UP, _STEPS = 3, 41
@@ -33,7 +34,7 @@ class TimedStep:
     """A step in the folder `out` whose driver has a clock around every call."""
 
     def __init__(self, analysis: Analysis, out: Path) -> None:
-        folder = build(analysis, out, lambda _: None, {}, timed=True)
+        folder = write_step(analysis, out, timed=True)
         self.program, self._trained = analysis.programs["train"].program, analysis.steps["train"]
         self.tuned: dict[str, Record] = {}
         for name, function in self.program.functions.items():

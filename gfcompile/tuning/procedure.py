@@ -9,9 +9,9 @@ from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import Database, Databases
 from gfcompile.codegen.tuned.record import EMULATED
 from gfcompile.codegen.tuned.tasks import Task
-from gfcompile.compiler import lower_job, place
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Lowered
+from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target
 from gfcompile.tuning.in_step import reject_slower, reject_slower_algorithms
 from gfcompile.tuning.session import Session

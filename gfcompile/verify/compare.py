@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,7 @@ from gfcompile.frontend.batch_file import HOW_TO_SAVE, read_arrays
 from gfcompile.frontend.losses import Loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import (
-    SAMPLE_WEIGHT,
-    SEED,
-    TARGET,
     Inputs,
-    input_values,
     trace_forward,
     trace_training,
     working_copy,
@@ -40,7 +36,8 @@ from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.step import Role, Step, Value, Visit
+from gfcompile.step import Progress, Role, silent
+from gfcompile.verify.eager import random_input, random_target, run_eagerly
 
 BATCHES = 3
 # float32 rounding through a whole network, relative in the 2-norm; batch statistics divide by small numbers
@@ -48,7 +45,6 @@ TOLERANCES = {"eval": 1e-4, "train": 1e-3}
 NEGLIGIBLE = 1e-3  # of the largest gradient: smaller ones (a bias before batch norm has none at all) are measured by it
 VISIBLE_RATE = 1.0  # the learning rate of the checked update: one that a float32 weight does not round away
 ROUNDED_AWAY = 1e-3  # a change below this part of its weight is compared with the weight: float32 keeps 1e-7 of that
-IGNORED = 0.2  # of the targets, where the loss ignores an index
 TORCH_OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -79,7 +75,7 @@ def verify(
     loss: Loss,
     artifact: Path,
     data: Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> list[Check]:
     """Compare the artifact with the model that it was compiled from."""
     with RuntimeStep(artifact) as probe:
@@ -187,31 +183,6 @@ class Reference:
         return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
 
 
-def run_eagerly(
-    step: Step,
-    x: Inputs,
-    y: Tensor,
-    seed: int = 0,
-    channels: Mapping[str, Tensor] | None = None,
-    visit: Visit | None = None,
-) -> dict[Value, Tensor]:
-    """Run a training step's graph in plain PyTorch; outputs by their signature. `channels` are drawn, by layer; `visit`
-    sees every call."""
-    doors = {TARGET: y, SAMPLE_WEIGHT: torch.ones(x[0].shape[0]), SEED: torch.tensor(seed)}
-    doors.update(zip(input_values(x), x, strict=True))
-    doors.update({Value(Role.CHANNELS, layer): drawn for layer, drawn in (channels or {}).items()})
-    inputs = [doors[value] if value in doors else _as_kept(step, value) for value in step.inputs]
-    with torch.no_grad():
-        results = step.run(*inputs, visit=visit)
-    return dict(zip(step.outputs, results, strict=True))
-
-
-def _as_kept(step: Step, value: Value) -> Tensor:
-    """A copy of a weight in the order in which the graph reads it."""
-    tensor, layout = step.tensors[value.name], step.layouts.get(value.parameter)
-    return tensor.clone() if layout is None or step.is_frozen(value) else layout.pack(tensor)
-
-
 def optimizer_of(manifest: dict[str, Any]) -> Optimizer:
     """The optimizer that an artifact was compiled with."""
     return resolve_optimizer({key: value for key, value in manifest["optimizer"].items() if key != "state_bytes"})
@@ -280,30 +251,6 @@ def _batches(manifest: dict[str, Any], data: Path | None) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(seed)
         x = tuple(random_input(spec, generator) for spec in specs)
         yield x, random_target(manifest, target, generator)
-
-
-def random_input(spec: dict[str, Any], generator: torch.Generator) -> Tensor:
-    """A sample of the manifest's shape; indices are 0 or 1."""
-    if spec["dtype"] == "float32":
-        return torch.randn(spec["shape"], generator=generator)
-    return torch.randint(0, 2, spec["shape"], generator=generator).to(getattr(torch, spec["dtype"]))
-
-
-def random_target(manifest: dict[str, Any], spec: dict[str, Any], generator: torch.Generator) -> Tensor:
-    """A target that the loss makes sense of: classes, some of them ignored if it ignores any, 0 or 1, or any number."""
-    shape, dtype, loss = spec["shape"], getattr(torch, spec["dtype"]), manifest["loss"]
-    if loss["name"] == "bce_with_logits":
-        return torch.randint(0, 2, shape, generator=generator).to(dtype)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator)
-    classes = loss["classes"] or manifest["outputs"][0]["shape"][1]
-    y = torch.randint(0, classes, shape, generator=generator, dtype=dtype)
-    ignored = loss["settings"].get("ignore_index")
-    if ignored is not None:
-        chosen = torch.rand(shape, generator=generator) < IGNORED
-        chosen.view(-1)[0] = False  # a batch of which nothing counts has no loss
-        y[chosen] = ignored
-    return y
 
 
 def _batches_from_file(path: Path, specs: list[dict[str, Any]], target: dict[str, Any], batch: int) -> Iterator[Batch]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gfcompile.artifact.write import build
 from gfcompile.codegen.link import find_missing
+from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
@@ -31,7 +31,7 @@ def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
         if missing is not None:
             skip_for_want(f"the linker of target {name} is not installed; {missing}")
         run = [] if target.architecture == platform.machine() else emulator(name)
-        folder = build(place_lean(lowered, target), tmp_path / name.replace("-", "_"), lambda _: None, {})
+        folder = write_step(place_lean(lowered, target), tmp_path / name.replace("-", "_"))
         done = subprocess.run(
             [*run, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False
         )

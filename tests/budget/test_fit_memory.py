@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from gfcompile.budget.fit_memory import FALL, SHARE, Search, fit_memory, placed_bytes, with_shares
-from gfcompile.compiler import analyse, make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.geometry.convolution import ConvGeometry
@@ -19,6 +18,7 @@ from gfcompile.plan import Layer, Request, make_plan
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings import read_bytes
+from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.zoo import INPUTS, ZOO

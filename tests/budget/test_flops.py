@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from gfcompile.budget.choices import Choice, as_request
 from gfcompile.budget.front import Offer
 from gfcompile.budget.planner import Planner, make_planner
-from gfcompile.compiler import make_survey, trace
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.graph.multiply_adds import multiply_adds
 from gfcompile.job import Job
 from gfcompile.passes.select import BACKWARD
 from gfcompile.plan import Request, make_plan
 from gfcompile.report.report import survey_report
+from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget import nets
 

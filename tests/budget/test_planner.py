@@ -15,7 +15,6 @@ from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice, as_
 from gfcompile.budget.page import about, as_data, found_text, picture, write_found
 from gfcompile.budget.planner import Planner, make_planner
 from gfcompile.budget.score import estimated_scores
-from gfcompile.compiler import analyse, make_survey
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
@@ -24,6 +23,7 @@ from gfcompile.plan import Request, make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops
 from gfcompile.report.memory import make_memory
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.budget.nets import small
 from tests.lean import lean_compile

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gfcompile.compiler import trace
 from gfcompile.ops import gf
+from gfcompile.stages import trace
 from gfcompile.step import Role, Step
 from tests.models.definitions import DEFINITIONS
 from tests.models.definitions.census import read_census, training_ops

@@ -7,11 +7,11 @@ import torch
 from hypothesis import strategies as st
 
 from gfcompile.codegen.program import Buffer, Call, Program, in_place_inputs
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
 from gfcompile.plan import Request
+from gfcompile.stages import analyse
 from gfcompile.step import STATE, Role, Value
 from tests.models.zoo import INPUTS, ZOO
 

@@ -18,11 +18,11 @@ from gfcompile.codegen.schedules.choices import Decisions
 from gfcompile.codegen.schedules.gpu import matmul
 from gfcompile.codegen.schedules.gpu.matmul import TILES, Tile, choose_tile
 from gfcompile.codegen.scheduling import Scheduler, kernel_key
-from gfcompile.compiler import lower_job
 from gfcompile.errors import ContractError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.stages import lower_job
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning.space import Candidate, draw, list_templates
 from tests.cuda.emulator import EmulatorError, build

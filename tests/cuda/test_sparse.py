@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.artifact.write import build as build_artifact
-from gfcompile.compiler import analyse
+from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.plan import Request
 from gfcompile.runtime.step import Step
+from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.end_to_end.test_sparse import LR, SGD, SHAPE, SHARE, Net, batch
@@ -36,8 +36,7 @@ def test_three_steps_as_on_the_cpu(tmp_path: Path) -> None:
     optimizer = resolve_optimizer("sgd", SGD)
     job = Job(Net(), (torch.zeros(SHAPE),), resolve_loss("cross_entropy"), Request(sparse={"*": SHARE}), optimizer, LR)
     folders = {
-        name: build_artifact(analyse(job, target=target), tmp_path / f"{name}_step", lambda _: None, {})
-        for name, target in targets.items()
+        name: write_step(analyse(job, target=target), tmp_path / f"{name}_step") for name, target in targets.items()
     }
     x, y = batch()
     np.savez(tmp_path / "batch.npz", x=x.numpy(), y=y.numpy())

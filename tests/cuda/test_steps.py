@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from gfcompile.artifact.write import build as build_artifact
-from gfcompile.artifact.write import write_sources
+from gfcompile.artifact.library import emit
 from gfcompile.codegen.link import link_library
-from gfcompile.compiler import analyse
+from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model
 from tests.cuda.emulator import build, build_driver, driver_environment
@@ -87,8 +87,8 @@ class Damaged:
         self.target = replace(find_target("jetson-nano"), tvm=here.tvm, link=here.link, glibc=None)
         job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
         analysis = analyse(job, target=self.target)
-        self.artifact = build_artifact(analysis, folder / "tiny_step", lambda _: None, {})
-        self.sources = write_sources(analysis, folder / "sources", lambda _: None, name="tiny_step")
+        self.artifact = write_step(analysis, folder / "tiny_step")
+        self.sources = emit(analysis, folder / "sources", lambda _: None, name="tiny_step")
         assert self.sources.cuda is not None
         kernels = build(self.sources.cuda.source, folder / "kernels.so", race_check=True)
         self.environment = {**os.environ, **driver_environment(build_driver(folder / "driver"), kernels)}

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile.artifact.write import GUARD, Sources, build, write_sources
+from gfcompile.artifact.library import GUARD, Sources, emit
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.program import Call
-from gfcompile.compiler import analyse
+from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
@@ -26,6 +26,7 @@ from gfcompile.plan import Request
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Library
 from gfcompile.runtime.step import Step
+from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.lean import lean_compile
 from tests.missing import skip_for_want
@@ -229,8 +230,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     x, y = torch.randn(2, 3, 9, 9), torch.tensor([1, 3])
     analysis = analyse(Job(net, (x,), resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9)))
     folder = tmp_path_factory.mktemp("tiny")
-    sources = {kind: write_sources(analysis, folder / kind, str, kind == "debug") for kind in BUILDS}
-    artifact = build(analysis, folder / "tiny_step", str, {})
+    sources = {kind: emit(analysis, folder / kind, str, kind == "debug") for kind in BUILDS}
+    artifact = write_step(analysis, folder / "tiny_step", str)
     return Tiny(analysis, sources, artifact, (x.numpy(), y.numpy()))
 
 

@@ -8,7 +8,6 @@ import onnx
 import pytest
 import torch
 
-from gfcompile.compiler import make_survey
 from gfcompile.errors import UserError
 from gfcompile.export.dumps import Dumps, diff
 from gfcompile.frontend.losses import resolve_loss
@@ -17,6 +16,7 @@ from gfcompile.frontend.trace import forward_step, trace_forward, trace_training
 from gfcompile.job import Job
 from gfcompile.passes import pipeline
 from gfcompile.plan import Request, make_plan
+from gfcompile.stages import make_survey
 from tests.models.zoo import INPUTS, ZOO
 
 NUMBERS = {rewrite.name: f"{index:02}" for index, rewrite in reversed(list(enumerate(pipeline.FILTERING, 1)))}

@@ -17,6 +17,7 @@ from torch import Tensor
 import gfcompile
 from gfcompile.api import CompiledStep
 from gfcompile.cli import main
+from gfcompile.compiler import compile_job
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.onnx.write_back import STATE_KEY, fill
@@ -109,7 +110,7 @@ def test_a_skeleton_that_came_with_the_model_goes_first(artifact: Path, tmp_path
         ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, patches={"*": 2}),
         skeleton=own.SerializeToString(),
     )  # fmt: skip
-    folder = gfcompile.api.compile_job(job, tmp_path / "own_step", find_target("native"), lambda _: None)
+    folder = compile_job(job, tmp_path / "own_step", find_target("native"))
     with gfcompile.load(folder) as step:
         step.export_onnx(tmp_path / "own.onnx")
     assert onnx.load(tmp_path / "own.onnx").producer_name == "somebody else"
@@ -182,7 +183,7 @@ def test_a_folder_that_is_no_artifact(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_an_artifact_without_a_model(artifact: Path, tmp_path: Path) -> None:
-    """As `codegen.artifact.build` writes it where nobody observed the tracing."""
+    """As `compiler.write_step` writes it where nobody observed the tracing."""
     copy = Path(shutil.copytree(artifact, tmp_path / "old_step"))
     files = manifest_of(copy)["files"]
     del files["model.onnx"]

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gfcompile.compiler import find_unsupported
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.stages import find_unsupported
 
 
 class Sampled(nn.Module):

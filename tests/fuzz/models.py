@@ -27,7 +27,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 import gfcompile
-from gfcompile.artifact import write as artifact
+from gfcompile.compiler import write_step
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
@@ -76,7 +76,7 @@ def build(network: Network, folder: Path) -> tuple[gfcompile.CompiledStep, set[s
         winograd=given.get("winograd", True),
     )
     lowered = lower_lean(job)
-    artifact.build(place_lean(lowered, find_target("native")), folder, lambda _: None, {}, given.get("debug", False))
+    write_step(place_lean(lowered, find_target("native")), folder, debug=given.get("debug", False))
     nodes = lowered.traced.training.body.graph.nodes
     return gfcompile.load(folder, threads=1 + network.seed % 2), {
         str(node.target) for node in nodes if node.op == "call_function"

@@ -28,13 +28,13 @@ from gfcompile.codegen.lower import lower
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
-from gfcompile.compiler import find_unsupported, trace
 from gfcompile.frontend.losses import Loss
 from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Request
 from gfcompile.runtime.library import Library, aligned_empty
 from gfcompile.runtime.state import State, physical_shape, unpack
+from gfcompile.stages import find_unsupported, trace
 from gfcompile.step import DOORS, Role, Step, Value
 from gfcompile.targets import find_target
 from tests.tolerances import relative_error

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile.compiler import analyse, trace
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
@@ -17,6 +16,7 @@ from gfcompile.optimizers import SGD
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, fingerprint, split
 from gfcompile.plan import Request
+from gfcompile.stages import analyse, trace
 from gfcompile.step import Role, Step
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2

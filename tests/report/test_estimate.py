@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
@@ -17,6 +16,7 @@ from gfcompile.report import make_report
 from gfcompile.report.estimate import KIND, count_costs, estimate_line, make_estimate
 from gfcompile.report.page import render_page
 from gfcompile.report.summary import head_text, summary_text
+from gfcompile.stages import analyse
 from gfcompile.targets import Figure, Machine, Target, find_target
 
 BATCH, IN, MIDDLE, OUT, SIZE, CLASSES = 2, 3, 8, 16, 12, 5

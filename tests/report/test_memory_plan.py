@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from benchmarks.allocations import kept_bytes
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
@@ -21,6 +20,7 @@ from gfcompile.report.arena_picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WID
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.memory import live_bytes
 from gfcompile.report.memory_picture import Curve, draw_memory
+from gfcompile.stages import analyse
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
 from tests.models.zoo import INPUTS, ZOO

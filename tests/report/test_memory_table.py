@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from gfcompile.compiler import make_survey
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Layer, Request, make_plan
 from gfcompile.report import survey_report
 from gfcompile.report.counts import kept_bytes
+from gfcompile.stages import make_survey
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18, resnet34
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import Request
@@ -19,6 +18,7 @@ from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.page import prefix_lines, render_page
 from gfcompile.report.summary import summary_text
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.stages import analyse
 from tests.models.zoo import INPUTS, ZOO
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gfcompile.artifact.folder import FRONT
 from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import FORMAT, write_manifest
@@ -107,8 +108,8 @@ def build(library: Callable[..., Path], tmp_path: Path) -> Build:
         folder = tmp_path / name
         (folder / "_runtime").mkdir(parents=True)
         for file in RUNTIME.glob("*.py"):
-            target = folder / "__init__.py" if file.name == "artifact_init.py" else folder / "_runtime" / file.name
-            shutil.copy(file, target)
+            shutil.copy(file, folder / "_runtime")
+        shutil.copy(FRONT, folder / "__init__.py")
         content = {**manifest(), "build_id": build_id_of(defines), **changes}
         if "LABELS" in defines:
             content["inputs"][1] = {"name": "target", "role": "target", "shape": [4], "dtype": "int64"}

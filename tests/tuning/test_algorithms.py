@@ -17,7 +17,6 @@ from gfcompile.codegen.tuned.database import Database, Databases
 from gfcompile.codegen.tuned.keys import kernel_hash, target_key
 from gfcompile.codegen.tuned.record import Record
 from gfcompile.codegen.tuned.tasks import Task, read_tasks
-from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.geometry.winograd import Convolution, choose_edge
@@ -25,6 +24,7 @@ from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
 from gfcompile.report.tuning import make_tuning, tuning_lines
+from gfcompile.stages import lower_job, place
 from gfcompile.tuning import in_step
 from gfcompile.tuning.builders import BuildPool, Built
 from gfcompile.tuning.in_step import reject_slower_algorithms

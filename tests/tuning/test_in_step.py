@@ -11,10 +11,10 @@ import torch
 from gfcompile.codegen.tuned.database import Database, Databases, target_key
 from gfcompile.codegen.tuned.record import Record
 from gfcompile.codegen.tuned.tasks import Task, list_tasks
-from gfcompile.compiler import lower_job, place
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job, Lowered
 from gfcompile.plan import Request
+from gfcompile.stages import lower_job, place
 from gfcompile.tuning import in_step
 from gfcompile.tuning.in_step import Ratio, compare_in_step, reject_slower
 from gfcompile.tuning.space import list_templates

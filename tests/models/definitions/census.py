@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from gfcompile.compiler import trace
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.stages import trace
 from tests.models.definitions import DEFINITIONS, Definition
 
 FEW = 3  # an op of so few definitions names them
