@@ -27,7 +27,8 @@ from benchmarks.memory_peers import MODELS, Task, build_model
 from benchmarks.memory_table import table
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.plan import Layer, Request
+from gfcompile.plan import Layer
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse, make_survey
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,10 +117,10 @@ def request_of(case: Case, layers: Sequence[Layer]) -> Request:
     """The case in the compiler's words; projections have to be named."""
     return Request(
         layers=case.layers,
-        patches={"*": case.r},
+        r={"*": case.r},
         train=[layer.name for layer in layers if layer.kind != "other"] if case.layers is None else [],
         batchnorm="train" if case.norms == "train mode" else "eval",
-        affine=case.norms == "trained affine",
+        train_affine=case.norms == "trained affine",
     )
 
 

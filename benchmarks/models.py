@@ -12,7 +12,8 @@ from torch import nn
 from benchmarks.peers import Task
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 from tests.models import randomise_statistics
 from tests.models.deeplab import deeplabv3
@@ -41,7 +42,7 @@ class Chosen:
 def choose(model: str, size: int | None, layers: int, r: int) -> Chosen:
     """Traces the model, which takes seconds; the batch size changes nothing."""
     net, edge = _build(model, size)
-    request = Request(layers=layers, patches={"*": r})
+    request = Request(layers=layers, r={"*": r})
     job = Job(net, (torch.zeros(1, 3, edge, edge),), resolve_loss("cross_entropy"), request)
     plan = make_plan(make_survey(job), request)
     filtered = tuple(layer.name for layer in plan.trained if layer.r is not None)

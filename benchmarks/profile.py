@@ -26,7 +26,7 @@ from benchmarks.step_time import Setting
 from gfcompile.codegen.schedules.blocks import list_blocks
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.tuning.in_step import TimedStep
 
@@ -74,7 +74,7 @@ def profile_model(setting: Setting, exact: bool = False) -> tuple[list[Row], Lim
     """The step that `step_time` measures; the limits are those of the same minute."""
     chosen = choose(setting.model, setting.size, setting.layers, setting.r)
     task = make_task(setting.model, setting.batch, setting.size, setting.r, chosen)
-    request = Request(layers=setting.layers, patches={"*": setting.r}, exact=exact)
+    request = Request(layers=setting.layers, r={"*": setting.r}, exact=exact)
     optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
     job = Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
     rows = profile(analyse(job), task.x.numpy(), task.labels.numpy())

@@ -27,7 +27,7 @@ from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import Database, Databases
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job, Lowered
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning.in_step import compare_in_step
@@ -54,7 +54,7 @@ def make_its_task(setting: Setting) -> Task:
 
 
 def make_job(task: Task, setting: Setting) -> Job:
-    request = Request(layers=setting.layers, patches={"*": setting.r})
+    request = Request(layers=setting.layers, r={"*": setting.r})
     optimizer = gfcompile.SGD(MOMENTUM, WEIGHT_DECAY)
     return Job(task.model, (task.x,), resolve_loss("cross_entropy"), request, optimizer, LEARNING_RATE)
 

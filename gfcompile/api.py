@@ -1,11 +1,13 @@
-"""The Python door: compile a module, load an artifact."""
+"""The Python front: compile a module, load an artifact, measure, plan."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +16,6 @@ from gfcompile.budget.fit_memory import fit_memory, read_sparse
 from gfcompile.budget.page import write_found
 from gfcompile.budget.plan_path import check_out
 from gfcompile.budget.planfile import apply_choices, apply_plan
-from gfcompile.budget.planner import EDGES as PLAN_EDGES
-from gfcompile.budget.planner import SHARES as PLAN_SHARES
 from gfcompile.budget.planner import Found, make_planner
 from gfcompile.codegen.link import choose_linker
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
@@ -25,15 +25,25 @@ from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.noise.advice import LEAST_COSINE
-from gfcompile.noise.quality import EDGES, Quality, measure_quality
+from gfcompile.noise.quality import Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
-from gfcompile.plan import DEFAULT_PATCH, Request
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.settings import read_bytes, read_count
+from gfcompile.settings.fields import Group, make
+from gfcompile.settings.reference import document, parameters
+from gfcompile.settings.schema import Machine, Measuring, Planning, Request, Settings, Training, Which
+from gfcompile.settings.text import read_bytes, read_count
+from gfcompile.settings.words import Caller, option, speaking_to
+from gfcompile.step import Progress, silent
 from gfcompile.targets import Target, explain_foreign, find_target
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from gfcompile.settings.keywords import MeasuringKeywords, PlanningKeywords, SettingsKeywords
+
 INPUT_TYPES = (torch.float32, torch.int64, torch.bool)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class CompiledStep(RuntimeStep):
@@ -50,237 +60,99 @@ class CompiledStep(RuntimeStep):
         write_trained_model(self._folder, self.manifest, super().state_dict(), Path(path))
 
 
+def takes(group: type[Group]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function of Python: its signature and its text name the group's settings, and its errors speak Python."""
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+            with speaking_to(Caller.PYTHON):
+                return function(*arguments, **keywords)
+
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        named = signature.replace(parameters=[*own, *parameters(group)])
+        call.__signature__ = named  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{document(group)}"
+        return call
+
+    return wrap
+
+
+@takes(Settings)
 def compile(
     model: nn.Module,
     example_inputs: Any,
     *,
-    layers: int | None = None,
-    r: int | Mapping[str, int | None] = DEFAULT_PATCH,
-    exact: bool = False,
-    train: str | Sequence[str] | None = None,
-    train_affine: bool = False,
-    calculus: bool = True,
-    winograd: bool = True,
-    cache_prefix: bool = False,
-    batchnorm: str | Mapping[str, str] = "eval",
-    dropout: bool = False,
-    plan: str | os.PathLike[str] | Found | None = None,
-    sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
-    sparse_strategy: str = "step",
-    memory: int | str | None = None,
-    compat: str | None = None,
-    target: str = "native",
-    arch: str | None = None,
-    linker: str | None = None,
-    libc: str | None = None,
-    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
-    optimizer: Any = "sgd",
-    lr: float | None = None,
-    momentum: float | None = None,
-    weight_decay: float | None = None,
-    groups: Mapping[str, Mapping[str, Any]] | None = None,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    tuning: bool | str | os.PathLike[str] = True,
-    out: str | os.PathLike[str] | None = None,
     threads: int | None = None,
-    debug: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+    **settings: Unpack[SettingsKeywords],
 ) -> CompiledStep:
-    """Compile `model`'s training step for the shapes of `example_inputs` and load it.
+    """Compile `model`'s training step for the shapes of `example_inputs` and load it. The model is not changed.
 
-    `layers` trains the last N convolutions and the head; `r` is the patch edge, an int or {pattern: r} with "*" for
-    the rest and None for layers that stay exact; `train` adds layers by name pattern, `train_affine` the batch norms
-    behind trained convolutions. The model itself is not changed. `batchnorm` is eval, train or frozen, or {pattern:
-    mode}; `dropout` turns the model's dropouts on. Several inputs are a tuple, in `example_inputs` and in every
-    call. `calculus=False` filters as published: the same gradients from more memory. `winograd=False` computes
-    every convolution as its plain sum: slower, with less scratch memory and a little less rounding. `cache_prefix`
-    adds what `step.open_cache` needs: the frozen part of the network is then computed once a sample instead of once
-    an epoch. `debug` makes a slower step that checks the memory around every buffer after every kernel, with the
-    same results.
-
-    `sparse` updates, a step, the weights of that share of a trained convolution's input channels only, 0.1 or {pattern:
-    share}, and keeps nothing of the others for the backward pass. They are drawn anew every step (`sparse_strategy`
-    "step"), every epoch ("epoch": set `step.epoch`), once ("fixed"), or are those with the largest weights ("norm").
-    `plan` is a plan.toml, or what `find_plan` returned, in place of `layers`, `train`, `exact`, `sparse` and `r`.
-    With sparse="auto", as many layers as keep no more than `memory` bytes for the backward pass (262144, "256KB").
-
-    `loss` is a name ("cross_entropy:label_smoothing=0.1"), a mapping, a loss of torch.nn, or a callable (output,
-    target) -> scalar. `optimizer` is sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new
-    torch.optim one over the model's parameters, whose groups hold for the parameters in them; a trained one in none
-    takes the first group's settings. `groups` gives settings to parameters by name, {"*.bias": {"weight_decay": 0.0,
-    "lr_factor": 0.1}}; `clip_norm` and `clip_value` clip the gradients that it reads.
-
-    `target` is a machine that `gfcompile targets` lists, or a .toml file; it must be one that runs here, `build` is for
-    the others. `arch` is the GPU's of target "cuda"; `linker` is zig or gcc, `libc` glibc or musl, if not the target's.
-    Schedules that `gfcompile tune` found faster are followed, those of the file `tuning` first; none if it is False.
+    Several inputs are a tuple, here and in every call. `threads` are those of the step; `progress` is told what is
+    being done. The target must run here: `build` is for other machines.
     """
-    given = dict(locals())
-    del given["threads"]
-    foreign = explain_foreign(_machine(target, arch, linker, libc))
+    given = make(Settings, settings, "compile")
+    foreign = explain_foreign(find_machine(given))
     if foreign is not None:
-        raise UserError(f"target '{target}': {foreign}; gfcompile.build(...) writes the artifact without loading it")
-    return load(build(**given), threads)
+        where = option("target", given.target)
+        raise UserError(f"{where}: {foreign}; gfcompile.build(...) writes the artifact without loading it")
+    return load(_build(model, example_inputs, given, progress), threads)
 
 
+@takes(Settings)
 def build(
-    model: nn.Module,
-    example_inputs: Any,
-    *,
-    layers: int | None = None,
-    r: int | Mapping[str, int | None] = DEFAULT_PATCH,
-    exact: bool = False,
-    train: str | Sequence[str] | None = None,
-    train_affine: bool = False,
-    calculus: bool = True,
-    winograd: bool = True,
-    cache_prefix: bool = False,
-    batchnorm: str | Mapping[str, str] = "eval",
-    dropout: bool = False,
-    plan: str | os.PathLike[str] | Found | None = None,
-    sparse: float | Literal["auto"] | Mapping[str, float] | None = None,
-    sparse_strategy: str = "step",
-    memory: int | str | None = None,
-    compat: str | None = None,
-    target: str = "native",
-    arch: str | None = None,
-    linker: str | None = None,
-    libc: str | None = None,
-    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
-    optimizer: Any = "sgd",
-    lr: float | None = None,
-    momentum: float | None = None,
-    weight_decay: float | None = None,
-    groups: Mapping[str, Mapping[str, Any]] | None = None,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    tuning: bool | str | os.PathLike[str] = True,
-    out: str | os.PathLike[str] | None = None,
-    debug: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    model: nn.Module, example_inputs: Any, *, progress: Progress = silent, **settings: Unpack[SettingsKeywords]
 ) -> Path:
     """Write the artifact for a machine that need not be this one; returns its folder. Arguments as of `compile`."""
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line"
-        )
-    loaded = from_module(model)
-    patches: dict[str, int | None] = dict(r) if isinstance(r, Mapping) else {"*": r}
-    given = sparse if isinstance(sparse, Mapping) else {} if sparse is None else {"*": sparse}
-    shares, budget = read_sparse(given, memory, sparse_strategy, plan is not None)
-    settings = {
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "groups": groups,
-        "clip_norm": clip_norm,
-        "clip_value": clip_value,
-    }
-    chosen = resolve_optimizer(optimizer, settings, model.named_parameters(remove_duplicate=False))
-    job = Job(
-        module=loaded.module,
-        example=_example(loaded, example_inputs),
-        loss=resolve_loss(loss),
-        request=Request(
-            layers, patches, _patterns(train), exact, batchnorm, compat, train_affine, dropout, shares, sparse_strategy
-        ),
-        optimizer=chosen,
-        lr=starting_rate(optimizer, chosen, lr),
-        fixed_mode=loaded.fixed_mode,
-        calculus=calculus,
-        winograd=winograd,
-        cache_prefix=cache_prefix,
-        skeleton=loaded.onnx_skeleton,
-    )
-    machine = _machine(target, arch, linker, libc)
-    if plan is not None:
-        job = apply_choices(job, plan.chosen.choices) if isinstance(plan, Found) else apply_plan(job, Path(plan))
-    if budget is not None:
-        job = fit_memory(job, budget, machine, progress)
-    folder = Path(out) if out is not None else Path(f"{loaded.name}_step")
-    return compile_job(job, folder, machine, progress, debug=debug, tuning=_databases(tuning))
+    return _build(model, example_inputs, make(Settings, settings, "build"), progress)
 
 
+@takes(Measuring)
 def quality(
-    model: nn.Module,
-    x: Any,
-    y: Any,
-    *,
-    layers: int | None = None,
-    r: Sequence[int] = EDGES,
-    train: str | Sequence[str] | None = None,
-    batchnorm: str | Mapping[str, str] = "eval",
-    dropout: bool = False,
-    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
-    cosine: float = LEAST_COSINE,
-    progress: Callable[[str], None] = lambda _: None,
+    model: nn.Module, x: Any, y: Any, *, progress: Progress = silent, **settings: Unpack[MeasuringKeywords]
 ) -> Quality:
     """Measure how far filtered gradients are from exact ones on the batch `x`, `y`, for every patch edge in `r`.
 
     Of each layer that `layers` and `train` choose (as in `compile`): SNR in dB and cosine of filtered against exact
     weight gradients (gw) and input gradients (gx), once with only that layer filtered (`alone`: its gy is exact) and
-    once with all of them (`together`: the noise of the layers behind it has arrived); the DC energy ratio of its
+    once with all of them (`together`: the noise of the layers after it has arrived); the DC energy ratio of its
     kernels; and the largest r that it bears, where the cosine of gw alone is `cosine` or more. `print(result)` shows a
     table and the advice in words, `result.as_data()` is plain data, `result.picture()` an SVG. Nothing is compiled.
     """
-    inputs = x if isinstance(x, (tuple, list)) else (x,)
-    job = Job(
-        from_module(model).module,
-        tuple(_as_input(each) for each in inputs),
-        resolve_loss(loss),
-        Request(layers, train=_patterns(train), batchnorm=batchnorm, dropout=dropout),
-    )
-    return measure_quality(job, torch.as_tensor(y).detach().cpu(), r, cosine, progress=progress)
+    given = make(Measuring, settings, "quality")
+    request = given.narrowed(Which).widened(Request)
+    job = Job(_from_module(model).module, _inputs(x), resolve_loss(given.loss), request)
+    return measure_quality(job, torch.as_tensor(y).detach().cpu(), given.r, given.cosine, progress=progress)
 
 
+@takes(Planning)
 def find_plan(
     model: nn.Module,
     example_inputs: Any,
     *,
-    memory: int | str,
-    step_flops: float | str | None = None,
     data: tuple[Any, Any] | None = None,
-    layers: int | None = None,
-    train: str | Sequence[str] | None = None,
-    r: Sequence[int] = PLAN_EDGES,
-    sparse: Sequence[float] = PLAN_SHARES,
-    batchnorm: str | Mapping[str, str] = "eval",
-    dropout: bool = False,
-    target: str = "native",
-    arch: str | None = None,
-    loss: str | Mapping[str, Any] | Callable[[Any, Tensor], Tensor] = "cross_entropy",
-    optimizer: Any = "sgd",
-    tuning: bool | str | os.PathLike[str] = True,
     out: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+    **settings: Unpack[PlanningKeywords],
 ) -> Found:
     """What to do with each convolution so that the step's arena takes at most `memory` bytes (2097152, "2MB").
 
     Of the layers that `layers` and `train` choose (all by default) each is frozen, trained exactly, or filtered with
-    one of `r`, with all input channels or with a share of `sparse` updated a step; the head is trained. `data` is a
+    one of `r`, with all input channels or with a share of `sparse` updated per step; the head is trained. `data` is a
     batch (x, y) on which layers and noise are measured; without, every layer is worth the same and noise is estimated
     from the kernels. `step_flops` bounds the FLOPs of the convolutions of a step. `out` is written as plan.toml, which
     `compile(plan=...)` takes; a `Found` does as well. The best candidate whose arena, as the compiler places it, keeps
     to the budget is returned: more memory never gives a worse score.
     """
+    given = make(Planning, settings, "find_plan")
     if out is not None:
         check_out(Path(out), fresh=False)
-    loaded = from_module(model)
-    chosen = resolve_optimizer(optimizer, {}, model.named_parameters(remove_duplicate=False))
-    job = Job(
-        loaded.module,
-        _example(loaded, example_inputs),
-        resolve_loss(loss),
-        Request(layers, train=_patterns(train), batchnorm=batchnorm, dropout=dropout),
-        chosen,
-    )
-    batch = None
-    if data is not None:
-        x, y = data
-        given = x if isinstance(x, (tuple, list)) else (x,)
-        batch = (tuple(_as_input(each) for each in given), torch.as_tensor(y).detach().cpu())
-    planner = make_planner(job, find_target(target, arch), r, sparse, batch, _databases(tuning), progress)
-    flops = None if step_flops is None else read_count("step_flops", step_flops)
-    found = planner.measured(planner.find(read_bytes("memory", memory), flops))
+    loaded = _from_module(model)
+    job = planning_job(loaded, _example(loaded, example_inputs), given)
+    batch = None if data is None else (_inputs(data[0]), torch.as_tensor(data[1]).detach().cpu())
+    found = plan_within(job, given, batch, progress)
     if out is not None:
         write_found(found, Path(out))
     return found
@@ -291,8 +163,91 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> CompiledSt
     return CompiledStep(path, threads)
 
 
-def _machine(target: str, arch: str | None, linker: str | None, libc: str | None) -> Target:
-    return choose_linker(find_target(target, arch), linker, libc)
+def make_job(
+    loaded: LoadedModel, example: tuple[Tensor, ...], settings: Settings, machine: Target, progress: Progress = silent
+) -> Job:
+    """What is to be compiled of a loaded model. Where a plan or a budget chooses the layers, it has chosen them."""
+    has_plan = settings.plan is not None
+    if has_plan and settings.r is not None:
+        raise UserError(f"{option('plan')}: says what is filtered; leave out {option('r')}, and edit the file")
+    shares, budget = read_sparse(settings.shares, settings.memory, settings.sparse_strategy, has_plan)
+    optimizer, lr = _training(loaded, settings)
+    job = Job(
+        module=loaded.module,
+        example=example,
+        loss=resolve_loss(settings.loss),
+        request=settings.narrowed(Request, sparse=shares),
+        optimizer=optimizer,
+        lr=lr,
+        fixed_mode=loaded.fixed_mode,
+        calculus=settings.calculus,
+        winograd=settings.winograd,
+        cache_prefix=settings.cache_prefix,
+        skeleton=loaded.onnx_skeleton,
+    )
+    if isinstance(settings.plan, Found):
+        job = apply_choices(job, settings.plan.chosen.choices)
+    elif has_plan:
+        job = apply_plan(job, Path(settings.plan))
+    return job if budget is None else fit_memory(job, budget, machine, progress)
+
+
+def planning_job(loaded: LoadedModel, example: tuple[Tensor, ...], settings: Planning) -> Job:
+    """The job whose layers a plan is to choose among."""
+    optimizer, lr = _training(loaded, settings)
+    request = settings.narrowed(Which).widened(Request)
+    return Job(loaded.module, example, resolve_loss(settings.loss), request, optimizer, lr, loaded.fixed_mode)
+
+
+def plan_within(
+    job: Job,
+    settings: Planning,
+    data: tuple[tuple[Tensor, ...], Tensor] | None,
+    progress: Progress,
+    source: str = "data",
+) -> Found:
+    """The best plan within the budget, its gradient measured if there is a batch; `source` begins errors about that."""
+    if settings.memory is None:
+        raise UserError(f"plan: needs a budget; give {option('memory')}, as in {option('memory', '2MB')}")
+    memory = read_bytes("memory", settings.memory)
+    flops = None if settings.step_flops is None else read_count("step_flops", settings.step_flops)
+    databases = find_databases(settings.tuning)
+    machine = find_machine(settings)
+    planner = make_planner(job, machine, settings.r, settings.sparse, data, databases, progress, source)
+    return planner.measured(planner.find(memory, flops))
+
+
+def find_machine(settings: Machine) -> Target:
+    """The target, with how it is to be linked."""
+    return choose_linker(find_target(settings.target, settings.arch), settings.linker, settings.libc)
+
+
+def find_databases(tuning: bool | str | os.PathLike[str]) -> Databases:
+    """What compiling looks into: the file given first, the user's own, what is bundled; nothing if False."""
+    return NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
+
+
+def _build(model: nn.Module, example_inputs: Any, settings: Settings, progress: Progress) -> Path:
+    loaded, machine = _from_module(model), find_machine(settings)
+    job = make_job(loaded, _example(loaded, example_inputs), settings, machine, progress)
+    out = Path(settings.out) if settings.out is not None else Path(f"{loaded.name}_step")
+    dump = Path(settings.dump) if settings.dump is not None else None
+    return compile_job(job, out, machine, progress, dump, settings.debug, find_databases(settings.tuning))
+
+
+def _training(loaded: LoadedModel, settings: Training) -> tuple[Any, float]:
+    """The optimizer, and the learning rate to start with."""
+    parameters = loaded.module.named_parameters(remove_duplicate=False)
+    optimizer = resolve_optimizer(settings.optimizer, settings.optimizer_settings, parameters)
+    return optimizer, starting_rate(settings.optimizer, optimizer, settings.lr)
+
+
+def _from_module(model: Any) -> LoadedModel:
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"model: a '{type(model).__name__}' is not an nn.Module; load it first, or use the command line"
+        )
+    return from_module(model)
 
 
 def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:
@@ -301,19 +256,14 @@ def _example(loaded: LoadedModel, example_inputs: Any) -> tuple[Tensor, ...]:
         raise UserError("example_inputs: is empty; pass a batch, or a tuple of them for a model with several inputs")
     if len(given) == 1 and not isinstance(given[0], Tensor):
         return example_input(loaded, tuple(given[0].shape), None)[0]
-    return tuple(_as_input(x) for x in given)
+    return _inputs(given)
 
 
-def _databases(tuning: bool | str | os.PathLike[str]) -> Databases:
-    return NOTHING_KNOWN if tuning is False else Databases.open(None if tuning is True else Path(tuning))
-
-
-def _patterns(train: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (train,) if isinstance(train, str) else tuple(train or ())
-
-
-def _as_input(x: Any) -> Tensor:
-    tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
-    if tensor.dtype not in INPUT_TYPES:
-        raise UserError(f"example_inputs: type {tensor.dtype}; pass float32, or int64 for indices")
-    return tensor.detach().cpu()
+def _inputs(given: Any) -> tuple[Tensor, ...]:
+    found = []
+    for x in given if isinstance(given, (tuple, list)) else (given,):
+        tensor = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        if tensor.dtype not in INPUT_TYPES:
+            raise UserError(f"example_inputs: type {tensor.dtype}; pass float32, or int64 for indices")
+        found.append(tensor.detach().cpu())
+    return tuple(found)

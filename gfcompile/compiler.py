@@ -16,6 +16,7 @@ from gfcompile.errors import UserError
 from gfcompile.export.dumps import Dumps
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import make_plan
+from gfcompile.settings.words import flag, option
 from gfcompile.stages import give_places, look_at, lower, rewrite, schedule, trace_steps
 from gfcompile.step import Progress, silent
 from gfcompile.targets import Target
@@ -79,5 +80,6 @@ def check_tools(target: Target, debug: bool = False) -> None:
         raise UserError(f"target '{target.name}': NVIDIA's compilers are not installed; {missing}")
     if debug:
         raise UserError(
-            f"--debug: guards are for steps on a CPU, and target '{target.name}' has a GPU; use --target native"
+            f"{flag('debug')}: guards are for steps on a CPU, and target '{target.name}' has a GPU;"
+            f" use {option('target', 'native')}"
         )

@@ -17,7 +17,8 @@ from gfcompile.codegen.tuned.tasks import Task, step_tasks
 from gfcompile.frontend.losses import Loss
 from gfcompile.optimizers import SGD, Optimizer
 from gfcompile.passes.prefix import Prefix
-from gfcompile.plan import Layer, Plan, Request
+from gfcompile.plan import Layer, Plan
+from gfcompile.settings.schema import Request
 from gfcompile.step import Materialised, Refusal, Step
 
 COMPARISONS = ("exact", "published")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gfcompile.errors import UserError
 from gfcompile.plan import matches
-from gfcompile.settings import FLOAT32_MOST
+from gfcompile.settings.text import FLOAT32_MOST
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from gfcompile.errors import UserError
-from gfcompile.geometry.channel_draws import STRATEGIES, Draw, drawn_channels
+from gfcompile.geometry.channel_draws import Draw, drawn_channels
 from gfcompile.geometry.convolution import ConvGeometry
+from gfcompile.settings.schema import DEFAULT_PATCH, Request
+from gfcompile.settings.words import option
 
 T = TypeVar("T")
-DEFAULT_PATCH = 2
-BATCHNORM_MODES = ("eval", "train", "frozen")
 
 
 @dataclass(frozen=True)
@@ -36,58 +36,6 @@ class Layer:
     undrawable: str | None = None
     kernel: str | None = None
     weights: int = 0
-
-
-@dataclass(frozen=True)
-class Request:
-    """The user's wishes: `patches` maps a name pattern to r, or None to stay exact, "*" for all; `affine` trains the
-    trained layers' norms.
-
-    `batchnorm` is a mode, or maps name patterns to modes: "eval" uses the running statistics, "train" the batch's,
-    and "frozen" is eval with affine parameters that stay as they are even where others are trained. `sparse` maps a
-    name pattern to the share of a trained convolution's input channels whose weights a step updates, "*" for all but
-    the head; None updates all. `sparse_strategy` says when, or by what, they are drawn.
-    """
-
-    layers: int | None = None
-    patches: Mapping[str, int | None] | None = None
-    train: Sequence[str] = ()
-    exact: bool = False
-    batchnorm: str | Mapping[str, str] = "eval"
-    compat: str | None = None
-    affine: bool = False
-    dropout: bool = False
-    sparse: Mapping[str, float] | None = None
-    sparse_strategy: str = "step"
-
-    def __post_init__(self) -> None:
-        if self.layers is not None and self.layers < 1:
-            raise UserError(f"--layers {self.layers}: must be 1 or more")
-        for pattern, r in (self.patches or {}).items():
-            if r is not None and (not isinstance(r, int) or isinstance(r, bool) or r < 1):
-                raise UserError(
-                    f"--r {_setting(pattern, r)}: the patch edge must be a whole number, 1 or more;"
-                    " --exact trains without filtering"
-                )
-        for pattern, ratio in (self.sparse or {}).items():
-            if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio <= 1:
-                raise UserError(
-                    f"--sparse {_setting(pattern, ratio)}: must be a share of the input channels, more than 0 and at"
-                    " most 1; 1 updates all of them"
-                )
-        if self.sparse_strategy not in STRATEGIES:
-            raise UserError(f"--sparse-strategy '{self.sparse_strategy}' is not known; use {', '.join(STRATEGIES)}")
-        for mode in self.norms.values():
-            if mode not in BATCHNORM_MODES:
-                raise UserError(f"--batchnorm '{mode}' is not known; use {', '.join(BATCHNORM_MODES)}")
-        if self.compat not in (None, "reference"):
-            raise UserError(f"--compat '{self.compat}' is not known; the only one is reference")
-
-    @property
-    def norms(self) -> dict[str, str]:
-        """Batch norm modes by name pattern, the more particular ones last."""
-        given = {"*": self.batchnorm} if isinstance(self.batchnorm, str) else dict(self.batchnorm)
-        return {"*": given.pop("*", "eval"), **given}
 
 
 @dataclass(frozen=True)
@@ -167,7 +115,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
-    patches: dict[str, int | None] = dict(request.patches or {"*": DEFAULT_PATCH})
+    patches = request.patches
     ratios = dict(request.sparse or {})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
     head = _head(layers, convs)
@@ -175,17 +123,17 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
     if request.layers is None or request.layers < len(counted):
         counted = [layer for layer in counted if layer not in head]
     chosen = _last(counted, head, request)
-    for pattern in request.train:
+    for pattern in request.patterns:
         found = [layer.name for layer in layers if matches(layer.name, pattern)]
         if not found:
-            raise UserError(f"--train {pattern}: no layer has that name{_did_you_mean(pattern, layers)}")
+            raise UserError(f"{option('train', pattern)}: no layer has that name{_did_you_mean(pattern, layers)}")
         found = [layer.name for layer in layers if layer.name in found and not layer.idle]
         if not found:
             raise UserError(
-                f"--train {pattern}: the loss does not depend on that; name layers before the output it reads"
+                f"{option('train', pattern)}: the loss does not depend on that; name layers before the output it reads"
             )
         chosen = dict.fromkeys(found, "named") | chosen
-    if request.affine:
+    if request.train_affine:
         chosen = dict.fromkeys(_norms_behind(layers, chosen), "affine") | chosen
     chosen = _with_sharers(layers, chosen)
     _check_norms(request.norms, layers)
@@ -208,11 +156,11 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
         channels = drawn_channels(layer.geometry, ratio) if ratio is not None and layer.geometry is not None else None
         role = chosen[layer.name]
         trained.append(PlannedLayer(layer.name, layer.kind, role, r, layer.geometry, channels, layer.kernel))
-    _check_overrides("--r", patches, layers, trained)
-    _check_overrides("--sparse", ratios, layers, trained)
+    _check_overrides("r", patches, layers, trained)
+    _check_overrides("sparse", ratios, layers, trained)
     parameters = {parameter for layer in layers if layer.name in chosen for parameter in layer.parameters}
     if not parameters:
-        raise UserError("the plan trains nothing: use --layers N or --train PATTERN")
+        raise UserError(f"the plan trains nothing: use {option('layers')} or {option('train')}")
     return Plan(
         tuple(trained),
         frozenset(parameters),
@@ -228,17 +176,17 @@ def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
 
 def _last(counted: Sequence[Layer], head: Sequence[Layer], request: Request) -> dict[str, str]:
     """Roles of the last N counted layers and the head; a plan that only names layers trains just those."""
-    if request.layers is None and request.train:
+    if request.layers is None and request.patterns:
         return {}
     wanted = len(counted) if request.layers is None else request.layers
     if not counted and wanted:
         raise UserError(
-            f"--layers {wanted}: the model has no convolutions that count; name layers with --train PATTERN"
+            f"{option('layers', wanted)}: the model has no convolutions that count; name layers with {option('train')}"
         )
     if wanted > len(counted):
         raise UserError(
-            f"--layers {wanted}: the model has {len(counted)} convolutions that count "
-            f"(shortcut projections do not); use --layers {len(counted)} or less"
+            f"{option('layers', wanted)}: the model has {len(counted)} convolutions that count "
+            f"(shortcut projections do not); use {option('layers', len(counted))} or less"
         )
     heads = {layer.name: "head" for layer in head}
     return heads | {layer.name: "layer" for layer in counted[len(counted) - wanted :]}
@@ -299,33 +247,27 @@ def _setting_of(layer: Layer, role: str, settings: Mapping[str, T], default: T) 
     return None if role == "head" else settings.get("*", default)
 
 
-def _setting(pattern: str, value: object) -> str:
-    """As the user wrote it."""
-    value = "exact" if value is None else value
-    return f"{value}" if pattern == "*" else f"{pattern}={value}"
-
-
 def _check_overrides(
-    option: str, settings: Mapping[str, object], layers: Sequence[Layer], trained: Iterable[PlannedLayer]
+    name: str, settings: Mapping[str, object], layers: Sequence[Layer], trained: Iterable[PlannedLayer]
 ) -> None:
-    names = [layer.name for layer in trained if layer.kind == "conv"]
+    convolutions = [layer.name for layer in trained if layer.kind == "conv"]
     for pattern, value in settings.items():
-        if pattern == "*" or any(matches(name, pattern) for name in names):
+        if pattern == "*" or any(matches(each, pattern) for each in convolutions):
             continue
-        where = f"{option} {_setting(pattern, value)}"
+        where = option(name, value, pattern)
         kinds = {layer.kind for layer in layers if matches(layer.name, pattern)}
         if not kinds:
             raise UserError(f"{where}: no layer has that name{_did_you_mean(pattern, layers)}")
         if "conv" not in kinds:
             raise UserError(f"{where}: that is no convolution; name one, or leave it out")
-        raise UserError(f"{where}: that layer is not a trained convolution; train it with --train {pattern}")
+        raise UserError(f"{where}: that layer is not a trained convolution; train it with {option('train', pattern)}")
 
 
 def _check_norms(norms: Mapping[str, str], layers: Sequence[Layer]) -> None:
     for pattern, mode in norms.items():
         if pattern != "*" and not any(layer.kind == "other" and matches(layer.name, pattern) for layer in layers):
             raise UserError(
-                f"--batchnorm {pattern}={mode}: no batch norm has that name{_did_you_mean(pattern, layers)}"
+                f"{option('batchnorm', mode, pattern)}: no batch norm has that name{_did_you_mean(pattern, layers)}"
             )
 
 

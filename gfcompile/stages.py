@@ -27,6 +27,7 @@ from gfcompile.job import COMPARISONS, Analysis, Job, Lowered, Rewritten, Schedu
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, split
 from gfcompile.plan import Layer, Plan, make_plan
+from gfcompile.settings.words import flag, option
 from gfcompile.step import Progress, Step, silent
 from gfcompile.targets import Target, find_target
 
@@ -53,7 +54,9 @@ def trace_steps(surveyed: Surveyed, plan: Plan, progress: Progress = silent) -> 
     job, module = surveyed.job, surveyed.module
     if job.fixed_mode and plan.batchnorm == "train":
         raise UserError(
-            "--batchnorm train: a .pt2 file has its batch norms fixed; export it from the module again, or use eval"
+            f"{option('batchnorm', 'train')}: a .pt2 file has its batch norms fixed; export it from the module"
+            " again, or use"
+            " eval"
         )
     job.optimizer.check_groups(name for name, _ in module.named_parameters(remove_duplicate=False))
     shared = shared_names(module)
@@ -206,7 +209,7 @@ def _read_output(loss: Loss, output: Any) -> int | None:
 
 def _cut(train: Step, prefix: Prefix) -> dict[str, Step]:
     if prefix.refusal is not None:
-        raise UserError(f"--cache-prefix: nothing to cache: {prefix.refusal}")
+        raise UserError(f"{flag('cache_prefix')}: nothing to cache: {prefix.refusal}")
     features, rest = split(train, prefix)
     return {"features": features, "train_features": rest}
 

@@ -19,7 +19,7 @@ from gfcompile.codegen.link import find_missing
 from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.targets import Target, find_target
 from tests.lean import lower_lean, place_lean
 from tests.missing import skip_for_want
@@ -78,7 +78,7 @@ class Builds:
 
     def _build_all(self, model: str, kind: str) -> None:
         module, x, _ = make_model(model)
-        job = Job(module, (x,), resolve_loss("cross_entropy"), Request(4, {"*": 2}), lr=RATE)
+        job = Job(module, (x,), resolve_loss("cross_entropy"), Request(layers=4, r={"*": 2}), lr=RATE)
         lowered = lower_lean(job, kind)
         for target in TARGETS[kind]:
             if find_missing(_machine(target)) is None:

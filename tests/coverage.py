@@ -30,7 +30,8 @@ from torch.overrides import TorchFunctionMode
 import gfcompile
 from gfcompile.frontend.losses import main_output, resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 from tests.end_to_end.eager import OracleConvolution
 from tests.models.definitions import DEFINITIONS, Definition

@@ -25,7 +25,8 @@ from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.job import Job
 from gfcompile.ops import gf
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.step import Role
 from tests.models import initialise, randomise_statistics

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gfcompile.cli import main
-from gfcompile.cli.commands import make_job
+from gfcompile.cli.commands import load_job
 from gfcompile.cli.parsers import compile_parser
 from gfcompile.cli.screen import Screen
 from gfcompile.codegen.link import find_missing
@@ -48,8 +48,8 @@ def error_of(capsys: Capture, *arguments: str) -> str:
     ("options", "text"),
     [
         (["--r", "0"], "--r 0: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
-        (["--r", "two"], "argument --r: 'two' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
-        (["--r", "5=x"], "argument --r: '5=x' is not a patch edge; write --r 2 or --r NAME=2; see gfcompile --help"),
+        (["--r", "two"], "--r 'two': must be a patch edge, as in 2 or NAME=2"),
+        (["--r", "5=x"], "--r '5=x': must be a patch edge, as in 2 or NAME=2"),
         (["--r", "9=2"], "--r 9=2: that is no convolution; name one, or leave it out"),
         (
             ["--layers", "999"],
@@ -58,7 +58,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         ),
         (
             ["--sparse", "half"],
-            "argument --sparse: 'half' is no share; write --sparse 0.1 or --sparse NAME=0.1; see gfcompile --help",
+            "--sparse 'half': must be a share, as in 0.1 or NAME=0.1, or auto",
         ),
         (
             ["--sparse", "5=2"],
@@ -72,22 +72,22 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         ),
         (
             ["--sparse", "0.5", "--sparse-strategy", "often"],
-            "--sparse-strategy 'often' is not known; use step, epoch, fixed, norm",
+            "--sparse-strategy often: is not known; use step, epoch, fixed, norm",
         ),
         (
             ["--sparse", "auto"],
-            "--sparse auto: needs a budget; give --memory, as in --sparse auto --memory 256KB",
+            "--sparse auto: needs a budget; give --memory, as in --memory 256KB",
         ),
         (["--memory", "1MB"], "--memory: is a budget for --sparse auto; give both, or neither"),
         (
             ["--sparse", "auto", "--memory", "much"],
-            "--memory 'much': must be a number of bytes, as in 262144, 256KB or 2MB",
+            "--memory much: must be a number of bytes, as in 262144, 256KB or 2MB",
         ),
         (
             ["--sparse", "auto", "--memory", "1MB", "--train", "5"],
             "--train: --sparse auto chooses the layers; leave --train out, or give shares with --sparse",
         ),
-        (["--layers", "x"], "argument --layers: 'x' is not a whole number; see gfcompile --help"),
+        (["--layers", "x"], "--layers 'x': must be a whole number"),
         (["--input", "3xx"], "--input: '3xx' is not a shape; write sizes joined by x, as in 8x3x224x224"),
         (
             ["--input", "2x4x16x16"],
@@ -153,13 +153,13 @@ def test_wrong_options(capsys: Capture, model: str, options: list[str], text: st
 def test_what_is_left_out_reaches_the_job(model: str, option: str) -> None:
     for given, wanted in ((f"--no-{option}",), False), ((), True):
         arguments = compile_parser().parse_args([model, *SMALL, *given])
-        job, _, _ = make_job(arguments, Screen(quiet=True, json=False))
+        job, _, _ = load_job(arguments, Screen(quiet=True, json=False))
         assert getattr(job, option) is wanted
 
 
 def test_the_prefix_cache_reaches_the_job(model: str) -> None:
     for given, wanted in (["--cache-prefix"], True), ([], False):
-        job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *given]), Screen(quiet=True, json=False))
+        job, _, _ = load_job(compile_parser().parse_args([model, *SMALL, *given]), Screen(quiet=True, json=False))
         assert job.cache_prefix is wanted
         assert job.skeleton is None
 
@@ -168,7 +168,7 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
     options = "--optimizer adamw --betas 0.8,0.99 --eps 1e-6 --weight-decay 0.1 --amsgrad --maximize --clip-norm 1"
     options += " --clip-value 2 --group *.bias:weight_decay=0,lr_factor=0.1 --group 11:betas=0.5/0.6"
     options += " --loss cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/3/4/5"
-    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
+    job, _, _ = load_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
     groups = {"*.bias": {"weight_decay": 0, "lr_factor": 0.1}, "11": {"betas": (0.5, 0.6)}}
     assert job.optimizer == AdamW(
         (0.8, 0.99), 1e-6, 0.1, amsgrad=True, maximize=True, clip_norm=1.0, clip_value=2.0, groups=groups
@@ -176,10 +176,10 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
     assert job.lr == 0.001
     assert job.loss.settings == {"label_smoothing": 0.1, "ignore_index": 255, "weight": [1.0, 2.0, 3.0, 4.0, 5.0]}
     others = "--optimizer rmsprop --alpha 0.9 --centered --momentum 0.5 --lr 0.5"
-    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
+    job, _, _ = load_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
     assert (job.optimizer, job.lr) == (RMSprop(0.9, centered=True, momentum=0.5), 0.5)
     others = "--momentum 0.9 --dampening 0.1"
-    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
+    job, _, _ = load_job(compile_parser().parse_args([model, *SMALL, *others.split()]), Screen(quiet=True, json=False))
     assert (job.optimizer, job.lr) == (SGD(0.9, dampening=0.1), 0.01)
 
 
@@ -188,7 +188,7 @@ def test_of_repeated_patterns_the_last_counts(model: str) -> None:
     options = "--sparse 5=0.5 --sparse 5*=0.1 --sparse 5=0.25 --r 5=3 --r 5*=4 --r 5=2"
     options += " --batchnorm 5=train --batchnorm 5*=eval --batchnorm 5=frozen"
     options += " --group 5:lr_factor=2 --group 5*:lr_factor=3 --group 5:lr_factor=4"
-    job, _, _ = make_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
+    job, _, _ = load_job(compile_parser().parse_args([model, *SMALL, *options.split()]), Screen(quiet=True, json=False))
     assert list((job.request.sparse or {}).items()) == [("5*", 0.1), ("5", 0.25)]
     assert list((job.request.patches or {}).items()) == [("*", 2), ("5*", 4), ("5", 2)]
     assert list(job.request.norms.items()) == [("*", "eval"), ("5*", "eval"), ("5", "frozen")]

@@ -11,7 +11,7 @@ import gfcompile
 from gfcompile.errors import UserError
 from gfcompile.optimizers import SGD, Adam, AdamW, RMSprop, resolve_optimizer, starting_rate
 from gfcompile.report.page import optimizer_words
-from gfcompile.settings import split_settings
+from gfcompile.settings.text import split_settings
 
 
 def text_of(action) -> str:

@@ -19,8 +19,9 @@ from gfcompile.api import CompiledStep
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
 from gfcompile.report.sparse import make_sparse
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 
 NO_NOISE_DB = 100.0  # beyond this only rounding is left

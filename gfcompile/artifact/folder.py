@@ -24,6 +24,7 @@ from gfcompile.job import Analysis
 from gfcompile.report import write_report
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import CONSTANTS, SELFTEST, TRAINER, WEIGHTS, write_manifest
+from gfcompile.settings.words import option
 from gfcompile.step import Progress
 
 WRAPPER = (
@@ -48,16 +49,19 @@ def check_destination(out: Path) -> None:
     """Refuse early what could not be written at the end."""
     if not out.name.isidentifier():
         raise UserError(
-            f"--out {out}: '{out.name}' is not a Python module name; use letters, digits and _, it will be imported"
+            f"{option('out', str(out))}: '{out.name}' is not a Python module name; use letters, digits and _, it"
+            " will be imported"
         )
     if out.exists() and not (out / "manifest.json").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: exists and is not an artifact; choose another folder or remove it")
+        raise UserError(f"{option('out', str(out))}: exists and is not an artifact; choose another folder or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
-        raise UserError(f"--out {out}: cannot write there ({error.strerror}); choose another folder") from error
+        raise UserError(
+            f"{option('out', str(out))}: cannot write there ({error.strerror}); choose another folder"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,9 @@ def _full_disk_is_named(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise UserError(f"--out {out}: cannot write there ({error.strerror}); choose another folder") from error
+        raise UserError(
+            f"{option('out', str(out))}: cannot write there ({error.strerror}); choose another folder"
+        ) from error
 
 
 def _write_tensors(analysis: Analysis, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 
 FREEZE, EXACT, FILTER = "freeze", "exact", "filter"
 WAYS = (FREEZE, EXACT, FILTER)
@@ -46,6 +46,6 @@ def as_request(choices: Mapping[str, Choice], request: Request) -> Request:
         layers=None,
         train=tuple(trained),
         exact=False,
-        patches={"*": None, **{layer: choice.r for layer, choice in trained.items() if choice.do == FILTER}},
+        r={"*": None, **{layer: choice.r for layer, choice in trained.items() if choice.do == FILTER}},
         sparse={layer: choice.sparse for layer, choice in trained.items() if choice.sparse is not None} or None,
     )

@@ -21,52 +21,65 @@ from gfcompile.codegen.lower import lower
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import UserError
-from gfcompile.geometry.channel_draws import STRATEGIES
 from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job
 from gfcompile.passes import pipeline
-from gfcompile.plan import Layer, Plan, PlannedLayer, Request, make_plan, matches
+from gfcompile.plan import Layer, Plan, PlannedLayer, make_plan, matches
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
-from gfcompile.settings import by_pattern, read_bytes
+from gfcompile.settings.schema import AUTO, Request
+from gfcompile.settings.text import by_pattern, read_bytes
+from gfcompile.settings.words import option
 from gfcompile.stages import allowed_algorithms, make_survey, trace
 from gfcompile.step import Step
 from gfcompile.targets import Target
 
 T = TypeVar("T")
-AUTO = "auto"
 SHARE = 0.02  # of all convolution weights, updated a step
 FALL = 0.25  # the last layer's share of channels, of the first one's
 HALVINGS = 24
 
 
 def read_sparse(
-    given: Mapping[str, float | str], memory: int | str | None, strategy: str = STRATEGIES[0], has_plan: bool = False
+    given: Mapping[str, float | str], memory: int | str | None, strategy: str = "step", has_plan: bool = False
 ) -> tuple[dict[str, float] | None, int | None]:
     """Shares by name pattern, and the bytes that "auto" may keep; None for what was not asked for."""
-    if strategy != STRATEGIES[0] and not given and not has_plan:
-        raise UserError(f"--sparse-strategy {strategy}: says when channels are drawn; give --sparse too")
+    if strategy != "step" and not given and not has_plan:
+        raise UserError(
+            f"{option('sparse_strategy', strategy)}: says when channels are drawn; give {option('sparse')} too"
+        )
     shares = {pattern: share for pattern, share in given.items() if (pattern, share) != ("*", AUTO)}
     if len(shares) == len(given):
         if memory is not None:
-            raise UserError("--memory: is a budget for --sparse auto; give both, or neither")
+            raise UserError(f"{option('memory')}: is a budget for {option('sparse', AUTO)}; give both, or neither")
         return (shares or None), None  # type: ignore[return-value] # what is no number, Request refuses
     if has_plan:
-        raise UserError("--plan: says what is trained; leave out --sparse auto and --memory")
+        raise UserError(
+            f"{option('plan')}: says what is trained; leave out {option('sparse', AUTO)} and {option('memory')}"
+        )
     if memory is None:
-        raise UserError("--sparse auto: needs a budget; give --memory, as in --sparse auto --memory 256KB")
-    return (shares or None), read_bytes("--memory", memory)  # type: ignore[return-value]
+        raise UserError(
+            f"{option('sparse', AUTO)}: needs a budget; give {option('memory')}, as in {option('memory', '256KB')}"
+        )
+    return (shares or None), read_bytes("memory", memory)  # type: ignore[return-value]
 
 
 def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], None] = lambda _: None) -> Job:
     """The job with layers and shares chosen; its own --sparse patterns hold, --layers is the most it may train."""
-    if job.request.train:
-        raise UserError("--train: --sparse auto chooses the layers; leave --train out, or give shares with --sparse")
+    if job.request.patterns:
+        raise UserError(
+            f"{option('train')}: {option('sparse', AUTO)} chooses the layers; leave {option('train')} out, or give"
+            " shares"
+            f" with {option('sparse')}"
+        )
     layers = make_survey(job)
     every = make_plan(layers, replace(job.request, layers=None, sparse=None)).convolutions
     if not every:
-        raise UserError("--sparse auto: the model has no convolutions that count; leave out --sparse and --memory")
+        raise UserError(
+            f"{option('sparse', AUTO)}: the model has no convolutions that count; leave out {option('sparse')} and"
+            f" {option('memory')}"
+        )
     make_plan(layers, job.request)  # wrong patterns are told of before anything is counted
     search = Search(job, layers, target, progress)
     count = search.largest(job.request.layers or len(every), memory)
@@ -130,11 +143,13 @@ class Search:
             channels -= 1
         if channels:
             return drawing(channels)
-        remedy = "give that much, a larger --r, or a smaller --batch"
+        remedy = f"give that much, a larger {option('r')}, or a smaller {option('batch')}"
         if self.job.request.exact:
-            remedy = "give that much or a smaller --batch, or leave --exact out"
+            remedy = f"give that much or a smaller {option('batch')}, or leave {option('exact')} out"
         least = self.place(drawing(1))
-        raise UserError(f"--memory {memory}: the last convolution alone keeps {least} bytes at least; {remedy}")
+        raise UserError(
+            f"{option('memory', memory)}: the last convolution alone keeps {least} bytes at least; {remedy}"
+        )
 
     def count(self, job: Job) -> int:
         """What the rewritten graph keeps."""
@@ -169,7 +184,7 @@ def _halve(most: int, fits: Callable[[int], bool]) -> int:
 
 def with_shares(layers: Sequence[Layer], request: Request, count: int) -> Request:
     """The last `count` convolutions, with the largest shares that keep to SHARE."""
-    plan = make_plan(layers, replace(request, layers=count, patches=None, sparse=None))
+    plan = make_plan(layers, replace(request, layers=count, r=None, sparse=None))
     chosen, names = plan.convolutions, [layer.name for layer in plan.trained]
 
     def fitting(settings: Mapping[str, T] | None) -> dict[str, T]:  # a name that is not trained now would be refused
@@ -177,7 +192,7 @@ def with_shares(layers: Sequence[Layer], request: Request, count: int) -> Reques
         return {key: value for key, value in given if key == "*" or any(matches(name, key) for name in names)}
 
     own = fitting(request.sparse)
-    request = replace(request, layers=count, patches=fitting(request.patches))
+    request = replace(request, layers=count, r=fitting(request.patches))
 
     def shares(first: float) -> Request:
         falling = [first * FALL ** (at / max(1, len(chosen) - 1)) for at in range(len(chosen))]

@@ -17,6 +17,7 @@ from gfcompile.report.plan_picture import Mark, draw_plans
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.settings.words import option
 
 COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs a step", "plan")
 LAYER_COLUMNS = ("layer", "plan", "kept, estimated", "of the score")
@@ -89,7 +90,7 @@ def write_found(found: Found, path: Path) -> None:
         write_atomically(path.with_suffix(".json"), [(json.dumps(as_data(found), indent=1) + "\n").encode()])
         write_atomically(path.with_suffix(".svg"), [picture(found).encode()])
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another with --out") from error
+        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another with {option('out')}") from error
 
 
 def picture(found: Found) -> str:

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
 from gfcompile.errors import UserError
-from gfcompile.geometry.channel_draws import STRATEGIES
 from gfcompile.job import Job
 from gfcompile.plan import Layer
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.settings.words import option
 from gfcompile.stages import make_survey
 
 FORMAT = "gfcompile-plan-1"
@@ -50,14 +50,15 @@ def apply_plan(job: Job, path: Path) -> Job:
 
 def apply_choices(job: Job, choices: Mapping[str, Choice]) -> Job:
     """The job with these trained, and nothing else."""
-    given = (job.request.layers, tuple(job.request.train), job.request.exact, job.request.sparse)
+    given = (job.request.layers, job.request.patterns, job.request.exact, job.request.sparse)
     if given != (None, (), False, None):
-        raise UserError("--plan: says what is trained; leave out --layers, --train, --exact and --sparse")
+        left_out = ", ".join(option(name) for name in ("layers", "train", "exact"))
+        raise UserError(f"{option('plan')}: says what is trained; leave out {left_out} and {option('sparse')}")
     strategy = job.request.sparse_strategy
-    if strategy != STRATEGIES[0] and all(choice.sparse is None for choice in choices.values()):
+    if strategy != "step" and all(choice.sparse is None for choice in choices.values()):
         raise UserError(
-            f"--sparse-strategy {strategy}: the plan draws no channels; give a layer of it sparse = 0.25, or leave"
-            " --sparse-strategy out"
+            f"{option('sparse_strategy', strategy)}: the plan draws no channels; give a layer of it sparse = 0.25, or"
+            f" leave {option('sparse_strategy')} out"
         )
     return replace(job, request=as_request(choices, job.request))
 
@@ -68,11 +69,9 @@ class _PlanFile:
         try:
             self.text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(
-                f"--plan {path}: {error.strerror}; `gfcompile plan MODEL --memory 2MB` writes one"
-            ) from error
+            raise UserError(f"{option('plan', str(path))}: {error.strerror}; {HOW_TO_WRITE}") from error
         except UnicodeDecodeError as error:
-            raise UserError(f"--plan {path}: is not text; {HOW_TO_WRITE}") from error
+            raise UserError(f"{option('plan', str(path))}: is not text; {HOW_TO_WRITE}") from error
 
     def read(self, layers: Sequence[Layer]) -> dict[str, Choice]:
         """Checked against the model's layers."""

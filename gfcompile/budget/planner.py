@@ -23,14 +23,14 @@ from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
 from gfcompile.job import Job
 from gfcompile.noise.measure import measure, measure_plan
-from gfcompile.noise.quality import check_batch, check_edges
+from gfcompile.noise.quality import check_batch
 from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.settings.words import either, option
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import Target
 
-EDGES, SHARES = (2, 4, 7), (0.25,)
 ALL_PLACED = 64  # candidates
 SHOWN = 48  # candidates
 Progress = Callable[[str], None]
@@ -76,8 +76,8 @@ class Planner:
         self,
         job: Job,
         target: Target,
-        edges: Sequence[int] = EDGES,
-        shares: Sequence[float] = SHARES,
+        edges: Sequence[int],
+        shares: Sequence[float],
         data: Batch | None = None,
         tuning: Databases = NOTHING_KNOWN,
         progress: Progress = lambda _: None,
@@ -86,7 +86,9 @@ class Planner:
         progress("tracing the forward pass")
         plan = make_plan(make_survey(job), job.request)
         if not plan.convolutions:
-            raise UserError("plan: no convolution may be trained; choose some with --layers or --train")
+            raise UserError(
+                f"plan: no convolution may be trained; choose some with {option('layers')} or {option('train')}"
+            )
         everything = as_request({layer.name: TRAINED for layer in plan.trained}, job.request)
         traced = trace(replace(job, request=everything), progress)
         calls = calls_by_layer(traced.training)
@@ -110,7 +112,8 @@ class Planner:
         if not affordable:
             fewest = min(each.flops for each in self.front)
             raise UserError(
-                f"--step-flops {in_flops(step_flops or 0)}: the cheapest plan counts {in_flops(fewest)} ({fewest});"
+                f"{option('step_flops', in_flops(step_flops or 0))}: the cheapest plan counts {in_flops(fewest)}"
+                f" ({fewest});"
                 " give that much or more"
             )
         smallest = self.arenas(self.choices(staircase(affordable)[-1]))
@@ -120,9 +123,9 @@ class Planner:
             return self._found(best, memory, step_flops)
         least = min(asked)  # which this search would find, unlike one that another search has placed
         raise UserError(
-            f"--memory {in_bytes(memory)}: too little: the frozen forward pass alone takes an arena of"
+            f"{option('memory', in_bytes(memory))}: too little: the frozen forward pass alone takes an arena of"
             f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(least)} ({least} bytes);"
-            " give that much or more, or a smaller --batch or --input"
+            f" give that much or more, or {either('a smaller --batch or --input', 'smaller example_inputs')}"
         )
 
     def choices(self, candidate: Candidate) -> dict[str, Choice]:
@@ -178,18 +181,14 @@ class Planner:
 def make_planner(
     job: Job,
     target: Target,
-    edges: Sequence[int] = EDGES,
-    shares: Sequence[float] = SHARES,
+    edges: Sequence[int],
+    shares: Sequence[float],
     data: Batch | None = None,
     tuning: Databases = NOTHING_KNOWN,
     progress: Progress = lambda _: None,
     source: str = "data",
 ) -> Planner:
     """A planner for wishes as a user gives them: checked first. `source` begins the errors about the batch."""
-    check_edges(edges)
-    for share in shares:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-            raise UserError(f"--sparse '{share}': must be shares of the input channels between 0 and 1, as in 0.5,0.25")
     if data is not None:
         check_batch(replace(job, example=data[0]), data[1], source)
     ordered = sorted(set(edges)), sorted(set(shares), reverse=True)

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gfcompile.cli.options import OPTIMIZER_SETTINGS
+from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
-from gfcompile.settings import by_pattern
+from gfcompile.settings.schema import Losses, Machine, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,32 +25,35 @@ OK, FAILED = 0, 1
 
 
 def compile(args: argparse.Namespace) -> int:
+    """`gfcompile MODEL`."""
     from gfcompile.report.summary import head_text, summary_text, usage_text
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
+    from gfcompile.api import find_databases, find_machine
     from gfcompile.artifact.folder import check_destination
     from gfcompile.cli.tune import check_budget, tune_job
-    from gfcompile.codegen.tuned.database import Databases
     from gfcompile.compiler import compile_job
     from gfcompile.targets import explain_foreign
 
+    settings = given_settings(args, Settings)
     check_budget(args)
-    machine = find_machine(args)
-    if args.out is not None and not args.dry_run:
-        check_destination(args.out)
-    job, name, source = make_job(args, screen, machine)
-    out = args.out if args.out is not None else Path(f"{name}_step")
+    machine = find_machine(settings)
+    if settings.out is not None and not args.dry_run:
+        check_destination(Path(settings.out))
+    job, name, source = load_job(args, screen, settings, machine)
+    out = Path(settings.out) if settings.out is not None else Path(f"{name}_step")
+    dump = Path(settings.dump) if settings.dump is not None else None
     folder: Path | None = None
     if args.tune:
         code = tune_job(job, machine, args, screen)
         if code != OK:
             return code
-    tuning = Databases.open(args.db)
+    tuning = find_databases(settings.tuning)
     if args.dry_run:
-        report = _analyse(job, screen, args.dump, args.dump, machine, tuning)
+        report = _analyse(job, screen, dump, dump, machine, tuning)
     else:
-        folder = compile_job(job, out, machine, screen.progress, args.dump, args.debug, tuning)
+        folder = compile_job(job, out, machine, screen.progress, dump, settings.debug, tuning)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     screen.clear()
     if args.json:
@@ -64,13 +67,14 @@ def compile(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
+    """`gfcompile check`."""
     from gfcompile.report.summary import text_table
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     from gfcompile.stages import find_unsupported
 
-    job, _, _ = make_job(args, screen)
+    job, _, _ = load_job(args, screen)
     plan, found = find_unsupported(job, screen.progress)
     screen.clear()
     filtered = [layer for layer in plan.trained if layer.r is not None]
@@ -97,6 +101,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def inspect(args: argparse.Namespace) -> int:
+    """`gfcompile inspect`."""
     from gfcompile.report.summary import head_text, summary_text
 
     screen = Screen(args.quiet, args.json)
@@ -108,12 +113,12 @@ def inspect(args: argparse.Namespace) -> int:
         from gfcompile.report import survey_report
         from gfcompile.stages import make_survey
 
-        job, _, _ = make_job(args, screen)
+        job, _, _ = load_job(args, screen)
         layers = make_survey(job)
         plan = make_plan(layers, job.request)
         report = survey_report(layers, plan, plan.refused, job.example[0].shape)
     else:
-        job, _, _ = make_job(args, screen)
+        job, _, _ = load_job(args, screen)
         report = _analyse(job, screen, None, args.out)
     screen.clear()
     head = f"{head_text(report, None, False)}\n\n" if "estimate" in report else ""
@@ -122,10 +127,12 @@ def inspect(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
+    """`gfcompile verify`."""
     from gfcompile.report.summary import text_table
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    from gfcompile.api import find_machine
     from gfcompile.codegen.tuned.database import Databases
     from gfcompile.compiler import compile_job
     from gfcompile.frontend.load import load_model
@@ -134,13 +141,14 @@ def verify(args: argparse.Namespace) -> int:
     from gfcompile.targets import explain_foreign
     from gfcompile.verify.compare import verify as compare
 
-    machine = find_machine(args)
+    wanted = given_settings(args, Machine)
+    machine = find_machine(wanted)
     foreign = explain_foreign(machine) if args.artifact is None else None
     if foreign is not None:
-        raise UserError(f"--target {args.target}: {foreign}; what is verified must run here")
+        raise UserError(f"--target {wanted.target}: {foreign}; what is verified must run here")
     with tempfile.TemporaryDirectory(prefix="gfcompile-verify-") as scratch:
         if args.artifact is None:
-            job, _, _ = make_job(args, screen)
+            job, _, _ = load_job(args, screen)
             module, loss = job.module, job.loss
             artifact = compile_job(
                 job, Path(scratch) / "verified_step", machine, screen.progress, tuning=Databases.open()
@@ -150,7 +158,7 @@ def verify(args: argparse.Namespace) -> int:
             manifest = read_manifest(artifact)
             module = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports).module
             own = {"name": manifest["loss"]["name"], **manifest["loss"]["settings"]}
-            loss = resolve_loss(args.loss if args.loss is not None else own)
+            loss = resolve_loss(given_settings(args, Losses).loss if "loss" in args else own)
         checks = compare(module, loss, artifact, args.data, screen.progress)
     screen.clear()
     passed = all(check.passed for check in checks)
@@ -170,6 +178,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
+    """`gfcompile export`."""
     outputs = {"--onnx": args.onnx, "--state-dict": args.state_dict}
     if not any(outputs.values()):
         raise UserError("export: nothing to write; give --onnx OUT.onnx, --state-dict OUT.safetensors, or both")
@@ -198,6 +207,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def passes(args: argparse.Namespace) -> int:
+    """`gfcompile passes`."""
     from gfcompile.report.pass_list import list_passes
 
     rows = list_passes()
@@ -210,6 +220,7 @@ def passes(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> int:
+    """`gfcompile targets`."""
     from gfcompile.cli.toolchain import list_needs
 
     rows = list_needs()
@@ -222,79 +233,34 @@ def targets(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
+    """`gfcompile diff`."""
     from gfcompile.export import dumps
 
     write(dumps.diff(args.folder, args.first, args.second).rstrip("\n") or "no difference", sys.stdout)
     return OK
 
 
-def make_job(args: argparse.Namespace, screen: Screen, machine: Target | None = None) -> tuple[Job, str, str]:
+def load_job(
+    args: argparse.Namespace, screen: Screen, settings: Settings | None = None, machine: Target | None = None
+) -> tuple[Job, str, str]:
     """Load the model; returns the job, the model's name, and the sentence about its input shape (printed here).
 
     Where layers are to be chosen by a budget, by what a step for `machine` keeps; native if there is none.
     """
+    settings = settings if settings is not None else given_settings(args, Settings, out=None)
     screen.progress("loading the model", transient=True)
-    from gfcompile.budget.fit_memory import fit_memory, read_sparse
-    from gfcompile.budget.planfile import apply_plan
+    from gfcompile.api import make_job
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
-    from gfcompile.frontend.losses import resolve_loss
     from gfcompile.frontend.rehearsal import rehearse
-    from gfcompile.job import Job
-    from gfcompile.optimizers import resolve_optimizer, starting_rate
-    from gfcompile.plan import DEFAULT_PATCH, Request
     from gfcompile.targets import find_target
 
-    loss = resolve_loss(args.loss or "cross_entropy")
-    settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
-    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": by_pattern(args.group) or None})
-    lr = starting_rate(args.optimizer, optimizer, args.lr)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     example, source = example_input(loaded, args.input, args.batch)
     screen.say(source)
     rehearse(loaded, example)
-    patches = {"*": DEFAULT_PATCH, **by_pattern(args.r)}
-    shares, budget = read_sparse(by_pattern(args.sparse), args.memory, args.sparse_strategy, args.plan is not None)
-    request = Request(
-        args.layers,
-        patches,
-        tuple(args.train),
-        args.exact,
-        by_pattern(args.batchnorm),
-        args.compat,
-        args.train_affine,
-        args.dropout,
-        shares,
-        args.sparse_strategy,
-    )
-    job = Job(
-        loaded.module,
-        example,
-        loss,
-        request,
-        optimizer,
-        lr,
-        loaded.fixed_mode,
-        not args.no_calculus,
-        not args.no_winograd,
-        args.cache_prefix,
-        loaded.onnx_skeleton,
-    )
-    if args.plan is not None:
-        if args.r:
-            raise UserError("--plan: says what is filtered; leave out --r, and edit the file")
-        job = apply_plan(job, args.plan)
-    if budget is not None:
-        job = fit_memory(job, budget, machine or find_target("native"), screen.progress)
+    job = make_job(loaded, example, settings, machine or find_target("native"), screen.progress)
     return job, loaded.name, source
-
-
-def find_machine(args: argparse.Namespace) -> Target:
-    """The target of the command line, with how it is to be linked."""
-    from gfcompile.codegen.link import choose_linker
-    from gfcompile.targets import find_target
-
-    return choose_linker(find_target(args.target, args.arch), args.linker, args.libc)
 
 
 def _analyse(

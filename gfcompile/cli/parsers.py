@@ -6,20 +6,30 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-from gfcompile.cli import values
 from gfcompile.cli.options import (
-    add_budget,
-    add_database,
+    add_data,
+    add_group,
     add_json,
-    add_loss,
     add_model,
-    add_plan,
     add_screen,
-    add_target,
-    add_training,
-    add_which,
+    add_trials,
+    reading,
 )
 from gfcompile.errors import UserError
+from gfcompile.settings.readers import whole
+from gfcompile.settings.schema import (
+    Budget,
+    Computed,
+    Estimation,
+    Losses,
+    Machine,
+    Measured,
+    Selection,
+    Training,
+    Tuned,
+    Which,
+    Written,
+)
 
 ABOUT = """\
 Compile a PyTorch CNN into a native training step: forward, loss, backward with gradient filtering on the
@@ -69,32 +79,31 @@ class Parser(argparse.ArgumentParser):
 
 
 def compile_parser() -> Parser:
+    """`gfcompile MODEL`."""
     parser = Parser("", ABOUT, MORE, usage="gfcompile MODEL [options]\n       gfcompile COMMAND ...")
     add_model(parser)
-    add_plan(parser)
-    add_training(parser)
-    output = parser.add_argument_group("output")
-    output.add_argument("--out", metavar="DIR", type=Path, help="write the artifact here; default: MODEL_step")
-    output.add_argument(
-        "--dump", metavar="DIR", type=Path, help="write the graph after each pass here, as text and ONNX"
-    )
-    output.add_argument(
+    add_wishes(parser)
+    build = add_group(parser, "target and build", Machine, Written)
+    build.add_argument(
         "--dry-run", action="store_true", help="analyse and report, generate no code; the report goes to --dump DIR"
     )
-    output.add_argument(
-        "--debug", action="store_true",
-        help="a slower step, same results: after every kernel it checks the memory around every buffer",
-    )  # fmt: skip
-    add_target(output)
-    add_screen(output)
-    tuning = parser.add_argument_group("tuning")
+    add_screen(build)
+    tuning = add_group(parser, "tuning", Tuned)
     tuning.add_argument("--tune", action="store_true", help="run `gfcompile tune` first, and compile what it found")
-    add_budget(tuning)
-    add_database(tuning)
+    add_trials(tuning)
     return parser
 
 
+def add_wishes(parser: argparse.ArgumentParser) -> None:
+    """All that decides the step itself, whatever machine it is for."""
+    add_group(parser, "what is trained", Selection)
+    add_group(parser, "how gradients are estimated", Estimation)
+    add_group(parser, "training", Training)
+    add_group(parser, "how the step is computed", Computed)
+
+
 def check_parser() -> Parser:
+    """`gfcompile check`."""
     parser = Parser(
         "check",
         "Say whether a model can be compiled, without compiling it: every operator that cannot be, its layer, its line"
@@ -102,21 +111,20 @@ def check_parser() -> Parser:
         "example:\n  gfcompile check resnet18.pt --layers 4",
     )
     add_model(parser)
-    add_plan(parser)
-    add_training(parser)
+    add_wishes(parser)
     add_screen(parser.add_argument_group("output"))
     return parser
 
 
 def inspect_parser() -> Parser:
+    """`gfcompile inspect`."""
     parser = Parser(
         "inspect",
         "Show the plan for a model, or the report of an artifact: layers, FLOPs, bytes kept, refusals.",
         "examples:\n  gfcompile inspect resnet18.pt --layers 4 --batch 1 --json\n  gfcompile inspect resnet18_step",
     )
     add_model(parser, "a model as for compiling, or the folder of an artifact (plan options are then ignored)")
-    add_plan(parser)
-    add_training(parser)
+    add_wishes(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--quick", action="store_true", help="trace forward only: the layers, without the memory plan")
     output.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.json and the pictures here")
@@ -125,6 +133,7 @@ def inspect_parser() -> Parser:
 
 
 def quality_parser() -> Parser:
+    """`gfcompile quality`."""
     parser = Parser(
         "quality",
         "Measure, layer by layer and for several patch edges, how far filtered gradients are from exact ones on a batch"
@@ -133,21 +142,9 @@ def quality_parser() -> Parser:
         "  gfcompile quality resnet18.pt --data batch.npz --train 'layer4.*' --out report     # and a picture",
     )
     add_model(parser, shaped=False)
-    group = parser.add_argument_group("what is measured")
-    group.add_argument(
-        "--data", metavar="FILE", type=Path,
-        help="an .npz file with x and y (x0, x1, ... for several inputs); all its samples are one batch",
-    )  # fmt: skip
-    group.add_argument("--batch", metavar="N", type=values.whole, help="use the file's first N samples")
-    group.add_argument(
-        "--r", metavar="R,R,...", type=values.patches, default=(1, 2, 4, 7), help="patch edges to try; default: 1,2,4,7"
-    )
-    group.add_argument(
-        "--cosine", metavar="C", type=values.number("--cosine"), default=0.7,
-        help="a layer bears r if the cosine of its filtered with its exact weight gradient is C or more; default: 0.7",
-    )  # fmt: skip
-    add_which(group)
-    add_loss(group)
+    group = add_group(parser, "what is measured", Measured, Which, Losses)
+    add_data(group, "an .npz file with x and y (x0, x1, ... for several inputs); all its samples are one batch")
+    group.add_argument("--batch", metavar="N", type=reading("--batch", whole), help="use the file's first N samples")
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", type=Path, help="write quality.json and quality.svg here")
     add_screen(output)
@@ -155,6 +152,7 @@ def quality_parser() -> Parser:
 
 
 def plan_parser() -> Parser:
+    """`gfcompile plan`."""
     parser = Parser(
         "plan",
         "Find what to do with each convolution (freeze it, train it exactly, filter it with which r, update how many of"
@@ -165,41 +163,26 @@ def plan_parser() -> Parser:
         "  gfcompile resnet18.pt --plan plan.toml",
     )
     add_model(parser)
-    group = parser.add_argument_group("the budget, and what may be done within it")
-    group.add_argument("--memory", metavar="BYTES", help="the most that the step's arena may take, as in 256KB or 2MB")
-    group.add_argument(
-        "--step-flops", metavar="N", help="the most that the convolutions of a step may count, as in 250M or 1.5G"
-    )
-    group.add_argument(
-        "--data", metavar="FILE", type=Path,
-        help="an .npz file with x and y: layers are then worth what is measured on it; default: the same, each",
-    )  # fmt: skip
-    group.add_argument(
-        "--r",
-        metavar="R,R,...",
-        type=values.patches,
-        default=(2, 4, 7),
-        help="patch edges to choose from; default: 2,4,7",
-    )
-    group.add_argument(
-        "--sparse", metavar="S,S,...", type=values.shares, default=(0.25,),
-        help="shares of input channels to choose from, beside all of them; none: no such updates; default: 0.25",
-    )  # fmt: skip
-    add_which(group)
-    add_training(parser)
-    output = parser.add_argument_group("output")
+    group = add_group(parser, "the budget, and what may be done within it", Budget, Which)
+    add_data(group, "an .npz file with x and y: layers are then worth what is measured on it; default: the same, each")
+    add_group(parser, "training", Training)
+    output = add_group(parser, "target and output", Machine, Tuned)
     output.add_argument(
-        "--out", metavar="FILE", type=Path, default=Path("plan.toml"),
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("plan.toml"),
         help="write the plan here, its data and picture beside it; default: plan.toml",
-    )  # fmt: skip
-    add_target(output)
-    output.add_argument("--board", metavar="NAME", dest="target", help="the same as --target")
-    add_database(output)
+    )
+    output.add_argument(
+        "--board", metavar="NAME", dest="target", default=argparse.SUPPRESS, help="the same as --target"
+    )
     add_screen(output)
     return parser
 
 
 def tune_parser() -> Parser:
+    """`gfcompile tune`."""
     parser = Parser(
         "tune",
         "Measure which schedules of a step's kernels are fastest: on this machine, or on boards through TVM's RPC."
@@ -210,28 +193,25 @@ def tune_parser() -> Parser:
         "  gfcompile tune --show pi4.jsonl",
     )
     add_model(parser, "a model as for compiling, or the folder of an artifact (plan options are then ignored)", "?")
-    add_plan(parser)
-    add_training(parser)
-    group = parser.add_argument_group("tuning")
-    add_budget(group)
+    add_wishes(parser)
+    group = add_group(parser, "tuning", Tuned)
+    add_trials(group)
     group.add_argument("--rpc", metavar="HOST:PORT", help="measure on boards: the address of their tracker")
     group.add_argument("--key", metavar="NAME", help="the boards' name at the tracker; several are used at once")
     group.add_argument(
         "--emulated", action="store_true", help="the boards are emulated: for tests, the compiler never follows these"
     )
-    add_database(group)
     group.add_argument("--show", metavar="FILE", type=Path, help="print what a database holds, and nothing else")
     group.add_argument(
         "--merge", metavar="FILE", type=Path, nargs="+", help="write all trials of these files to --db OUT"
     )
     group.add_argument("--export", metavar="OUT", type=Path, help="write the best trial of each kernel of --db here")
-    output = parser.add_argument_group("output")
-    add_target(output, None, "native, or the artifact's own")
-    add_screen(output)
+    add_screen(add_group(parser, "target and output; by default native, or the artifact's own", Machine))
     return parser
 
 
 def verify_parser() -> Parser:
+    """`gfcompile verify`."""
     parser = Parser(
         "verify",
         "Compare a compiled step with PyTorch eager: logits, loss, gradients, one update. Exit code 1 if they differ.",
@@ -240,19 +220,20 @@ def verify_parser() -> Parser:
     )
     add_model(parser)
     parser.add_argument(
-        "artifact", metavar="ARTIFACT", nargs="?", type=Path,
+        "artifact",
+        metavar="ARTIFACT",
+        nargs="?",
+        type=Path,
         help="compare this one, by its own plan; default: compile into a temporary folder",
-    )  # fmt: skip
+    )
     parser.add_argument("--data", metavar="FILE", type=Path, help="an .npz file with x and y; default: random batches")
-    add_plan(parser)
-    add_training(parser)
-    output = parser.add_argument_group("output")
-    add_target(output)
-    add_screen(output)
+    add_wishes(parser)
+    add_screen(add_group(parser, "target and output", Machine))
     return parser
 
 
 def export_parser() -> Parser:
+    """`gfcompile export`."""
     parser = Parser(
         "export",
         "Write a model with its trained weights: as ONNX, as safetensors, or both. No step is loaded: the artifact may"
@@ -279,18 +260,21 @@ def export_parser() -> Parser:
 
 
 def passes_parser() -> Parser:
+    """`gfcompile passes`."""
     parser = Parser("passes", "List the passes of the training program in order.")
     add_json(parser)
     return parser
 
 
 def targets_parser() -> Parser:
+    """`gfcompile targets`."""
     parser = Parser("targets", "List the machines that can be compiled for; --target also takes a .toml file's path.")
     add_json(parser)
     return parser
 
 
 def diff_parser() -> Parser:
+    """`gfcompile diff`."""
     parser = Parser(
         "diff",
         "Show what changed between two dumped graphs, as a unified diff.",

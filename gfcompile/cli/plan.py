@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gfcompile.budget.plan_path import check_out
-from gfcompile.cli.commands import find_machine
 from gfcompile.cli.compile_command import compile_command
-from gfcompile.cli.options import OPTIMIZER_SETTINGS
+from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
-from gfcompile.settings import by_pattern, read_bytes, read_count
+from gfcompile.settings.schema import Planning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,29 +21,20 @@ OK = 0
 
 
 def plan(args: argparse.Namespace) -> int:
-    if args.memory is None:
+    """`gfcompile plan`."""
+    settings = given_settings(args, Planning)
+    if settings.memory is None:
         raise UserError("plan: needs a budget; give --memory, as in --memory 2MB")
-    memory = read_bytes("--memory", args.memory)
-    step_flops = read_count("--step-flops", args.step_flops) if args.step_flops is not None else None
     check_out(args.out)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    from gfcompile.api import plan_within, planning_job
     from gfcompile.budget.page import as_data, found_text, write_found
-    from gfcompile.budget.planner import make_planner
-    from gfcompile.codegen.tuned.database import Databases
     from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
-    from gfcompile.frontend.losses import resolve_loss
     from gfcompile.frontend.rehearsal import rehearse
-    from gfcompile.job import Job
-    from gfcompile.optimizers import resolve_optimizer, starting_rate
-    from gfcompile.plan import Request
 
-    machine = find_machine(args)
-    loss = resolve_loss(args.loss or "cross_entropy")
-    settings = {name: getattr(args, name) for name in OPTIMIZER_SETTINGS}
-    optimizer = resolve_optimizer(args.optimizer, {**settings, "groups": by_pattern(args.group) or None})
     data = read_batch(args.data) if args.data is not None else None
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     shape = by_commas(data[0]) if args.input is None and data is not None else None
@@ -54,13 +44,8 @@ def plan(args: argparse.Namespace) -> int:
         example, source = example_input(loaded, args.input or shape, args.batch)
     screen.say(source if shape is None else source.replace("from --input", f"from {args.data}"))
     rehearse(loaded, example)
-    request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
-    lr = starting_rate(args.optimizer, optimizer, args.lr)
-    job = Job(loaded.module, example, loss, request, optimizer, lr, loaded.fixed_mode)
-    planner = make_planner(
-        job, machine, args.r, args.sparse, data, Databases.open(args.db), screen.progress, f"--data {args.data}"
-    )
-    found = planner.measured(planner.find(memory, step_flops))
+    job = planning_job(loaded, example, settings)
+    found = plan_within(job, settings, data, screen.progress, f"--data {args.data}")
     write_found(found, args.out)
     screen.clear()
     command = compile_command(args, by_commas(example) if shape is not None else None)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 
+from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
-from gfcompile.settings import by_pattern
+from gfcompile.settings.schema import Measuring, Request, Which
 
 OK = 0
 
 
 def quality(args: argparse.Namespace) -> int:
+    """`gfcompile quality`."""
     if args.data is None:
         raise UserError(
             "quality: needs a batch of yours; give --data FILE.npz, written with numpy.savez(path, x=..., y=...)"
         )
+    settings = given_settings(args, Measuring)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     from gfcompile.frontend.batch_file import read_batch
@@ -25,15 +28,13 @@ def quality(args: argparse.Namespace) -> int:
     from gfcompile.frontend.rehearsal import rehearse
     from gfcompile.job import Job
     from gfcompile.noise.quality import measure_quality
-    from gfcompile.plan import Request
 
-    loss = resolve_loss(args.loss or "cross_entropy")
+    loss = resolve_loss(settings.loss)
     x, y = read_batch(args.data, args.batch)
     loaded = load_model(args.model, weights=args.weights, trust=args.trust, imports=args.imports)
     rehearse(loaded, x)
-    request = Request(args.layers, train=tuple(args.train), batchnorm=by_pattern(args.batchnorm), dropout=args.dropout)
-    job = Job(loaded.module, x, loss, request, fixed_mode=loaded.fixed_mode)
-    found = measure_quality(job, y, args.r, args.cosine, f"--data {args.data}", screen.progress)
+    job = Job(loaded.module, x, loss, settings.narrowed(Which).widened(Request), fixed_mode=loaded.fixed_mode)
+    found = measure_quality(job, y, settings.r, settings.cosine, f"--data {args.data}", screen.progress)
     if args.out is not None:
         found.write(args.out)
     screen.clear()

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
+from gfcompile.settings.schema import Machine
 
 if TYPE_CHECKING:
     from gfcompile.codegen.tuned.database import Database
@@ -31,13 +33,14 @@ _LAST_PORT = 65535
 
 
 def tune(args: argparse.Namespace) -> int:
+    """`gfcompile tune`."""
     screen = Screen(args.quiet, args.json)
     if args.show is not None:
         return _show(args.show, screen)
     if args.merge is not None:
-        return _merge(args.merge, args.db, screen)
+        return _merge(args.merge, _named_database(args), screen)
     if args.export is not None:
-        return _export(args.export, args.db, screen)
+        return _export(args.export, _named_database(args), screen)
     if args.model is None:
         raise UserError("tune: no model; give a MODEL or an ARTIFACT, or one of --show, --merge, --export")
     budget = read_budget(args)
@@ -65,6 +68,7 @@ def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen)
 
 
 def read_budget(args: argparse.Namespace) -> Budget:
+    """How long to tune."""
     from gfcompile.tuning.status import Budget
 
     for option, value in (("--trials", args.trials), ("--minutes", args.minutes)):
@@ -93,7 +97,7 @@ def tune_tasks(
     from gfcompile.tuning.messages import head_text, progress_text, summary_text
     from gfcompile.tuning.procedure import Procedure
 
-    path = args.db if args.db is not None else user_path()
+    path = _named_database(args) or user_path()
     database = Database.open(path)
     for problem in database.problems:
         screen.say(problem)
@@ -167,7 +171,8 @@ def _rank_tasks(
 
 
 def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task], Lowered | None]:
-    from gfcompile.cli.commands import find_machine, make_job
+    from gfcompile.api import find_machine
+    from gfcompile.cli.commands import load_job
     from gfcompile.codegen.tuned.tasks import read_tasks
 
     screen.progress("starting", transient=True)
@@ -176,13 +181,13 @@ def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[
         from gfcompile.runtime.manifest import read_manifest
 
         manifest = read_manifest(folder)
-        args.target = args.target or manifest["target"]
-        return find_machine(args), read_tasks(folder), None
+        own = {} if "target" in args else {"target": manifest["target"]}
+        machine = given_settings(args, Machine, **own)
+        return find_machine(machine), read_tasks(folder), None
     from gfcompile.stages import lower_job, place
 
-    args.target = args.target or "native"
-    target = find_machine(args)
-    job, _, _ = make_job(args, screen)
+    target = find_machine(given_settings(args, Machine))
+    job, _, _ = load_job(args, screen)
     lowered = lower_job(job, target.kind, progress=screen.progress)
     return target, place(lowered, target, screen.progress).tasks, lowered
 
@@ -251,6 +256,12 @@ def _export(out: Path, db: Path | None, screen: Screen) -> int:
     count = export(database, out)
     screen.say(f"wrote {out}: the best trials of {count} kernels")
     return OK
+
+
+def _named_database(args: argparse.Namespace) -> Path | None:
+    """What --db names."""
+    path: Path | None = getattr(args, "tuning", None)
+    return path
 
 
 def _opened(path: Path) -> Database:

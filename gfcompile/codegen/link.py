@@ -16,6 +16,7 @@ from pathlib import Path
 from gfcompile.codegen.binary_check import check_glibc
 from gfcompile.codegen.compiled import compile_once
 from gfcompile.errors import UserError
+from gfcompile.settings.words import option
 from gfcompile.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
@@ -49,9 +50,9 @@ def trainer_program() -> list[Path]:
 
 def choose_linker(target: Target, linker: str | None, libc: str | None = None) -> Target:
     """The target as the command line wants it linked: `linker` zig or gcc, `libc` glibc or musl for programs."""
-    for option, value, known in (("--linker", linker, LINKERS), ("--libc", libc, LIBCS)):
+    for name, value, known in (("linker", linker, LINKERS), ("libc", libc, LIBCS)):
         if value is not None and value not in known:
-            raise UserError(f"{option} '{value}': use {' or '.join(known)}")
+            raise UserError(f"{option(name, value)}: is not known; use {' or '.join(known)}")
     if linker == "zig":
         target = replace(target, link=[ZIG, "cc"])
     elif linker == "gcc":
@@ -61,9 +62,11 @@ def choose_linker(target: Target, linker: str | None, libc: str | None = None) -
     if libc is not None:
         target = replace(target, libc=libc)
     if target.libc == "musl" and target.kind == "cuda":
-        raise UserError(f"--libc musl: target '{target.name}' loads the CUDA driver, which a static program cannot")
+        raise UserError(
+            f"{option('libc', 'musl')}: target '{target.name}' loads the CUDA driver, which a static program cannot"
+        )
     if target.libc == "musl" and target.link[0] != ZIG:
-        raise UserError(f"--libc musl: '{target.link[0]}' brings no musl; use --linker zig")
+        raise UserError(f"{option('libc', 'musl')}: '{target.link[0]}' brings no musl; use {option('linker', 'zig')}")
     return target
 
 

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gfcompile.errors import UserError
 from gfcompile.frontend.load import LoadedModel
+from gfcompile.settings.words import option
 
 GUESSED_BATCH, GUESSED_SIZE = 8, 224
 LARGEST = 1 << 28  # values of an input that only the file asks for: a gigabyte
@@ -24,9 +25,11 @@ def example_input(
     conv = _first_conv(loaded.module)
     if isinstance(shape, str) and "," in shape and all("x" in part for part in shape.lower().split(",")):
         several = [_parse_shape(part) for part in shape.split(",")]
-        return _draw(several if batch is None else [(batch, *sizes[1:]) for sizes in several], "from --input")
+        return _draw(
+            several if batch is None else [(batch, *sizes[1:]) for sizes in several], f"from {option('input')}"
+        )
     if shape is not None:
-        sizes, source = _parse_shape(shape), "from --input"
+        sizes, source = _parse_shape(shape), f"from {option('input')}"
         if conv is not None:
             _check_channels(loaded, sizes, *conv)
     elif loaded.example_shape is not None:
@@ -37,13 +40,17 @@ def example_input(
         guessed = f"{GUESSED_SIZE}x{GUESSED_SIZE}" + ("" if batch is not None else f", batch {GUESSED_BATCH}")
         source = f"a guess (channels of '{layer}', {guessed}); set it with --input NxCxHxW"
     else:
-        raise UserError(f"{loaded.origin}: does not say the shape of its input; give it, as in --input 8x3x224x224")
+        raise UserError(
+            f"{loaded.origin}: does not say the shape of its input; give it, as in {option('input', '8x3x224x224')}"
+        )
     if shape is None and math.prod(sizes) > LARGEST:
-        raise UserError(f"{loaded.origin}: wants an input of {_by_x(sizes)}, which is too large; give one with --input")
+        raise UserError(
+            f"{loaded.origin}: wants an input of {_by_x(sizes)}, which is too large; give one with {option('input')}"
+        )
     if batch is not None:
         if batch < 1:
-            raise UserError(f"--batch: '{batch}' is not a batch size; use 1 or more")
-        sizes, source = (batch, *sizes[1:]), f"batch from --batch, the rest {source}"
+            raise UserError(f"{option('batch')}: '{batch}' is not a batch size; use 1 or more")
+        sizes, source = (batch, *sizes[1:]), f"batch from {option('batch')}, the rest {source}"
     return _draw([sizes], source)
 
 
@@ -57,10 +64,10 @@ def _parse_shape(shape: str | tuple[int, ...]) -> tuple[int, ...]:
     text = shape if isinstance(shape, str) else _by_x(shape)
     parts = text.lower().split("x")
     if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UserError(f"--input: '{text}' is not a shape; write sizes joined by x, as in 8x3x224x224")
+        raise UserError(f"{option('input')}: '{text}' is not a shape; write sizes joined by x, as in 8x3x224x224")
     sizes = tuple(map(int, parts))
     if 0 in sizes:
-        raise UserError(f"--input: '{text}' has a size of zero; every size must be 1 or more")
+        raise UserError(f"{option('input')}: '{text}' has a size of zero; every size must be 1 or more")
     return sizes
 
 
@@ -71,10 +78,13 @@ def _check_channels(loaded: LoadedModel, sizes: tuple[int, ...], layer: str, cha
     if _accepts(loaded.module, sizes):
         return
     if len(sizes) != 4:
-        raise UserError(f"--input: '{_by_x(sizes)}' has {len(sizes)} sizes but '{layer}' is 2-D; write it as NxCxHxW")
+        raise UserError(
+            f"{option('input')}: '{_by_x(sizes)}' has {len(sizes)} sizes but '{layer}' is 2-D; write it as NxCxHxW"
+        )
     fitting = _by_x((sizes[0], channels, *sizes[2:]))
     raise UserError(
-        f"--input: '{_by_x(sizes)}' has {sizes[1]} channels but '{layer}' takes {channels}; use --input {fitting}"
+        f"{option('input')}: '{_by_x(sizes)}' has {sizes[1]} channels but '{layer}' takes {channels}; use"
+        f" {option('input', fitting)}"
     )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gfcompile.errors import UserError
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.imports import import_attribute
-from gfcompile.settings import split_settings
+from gfcompile.settings.text import split_settings
 
 Apply = Callable[[Any, Tensor, Tensor], Tensor]
 

@@ -20,6 +20,7 @@ from gfcompile.frontend.dialect import ASSERTIONS, speak_dialect
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
+from gfcompile.settings.words import option
 from gfcompile.step import Role, Step, Value
 
 TARGET, SAMPLE_WEIGHT = Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight")
@@ -71,7 +72,8 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
         raise
     except (Exception, SystemExit) as error:  # the user's model may raise anything
         raise UserError(
-            f"model: cannot run on an input of {shapes} ({one_line(error)}); give the shape that it takes with --input"
+            f"model: cannot run on an input of {shapes} ({one_line(error)}); give the shape that it takes with"
+            f" {option('input')}"
         ) from error
 
 
@@ -253,7 +255,7 @@ def _tracing() -> Iterator[None]:
         raise UserError(str(error).splitlines()[0]) from error  # fx appends the node and a traceback
     except (RuntimeError, NotImplementedError, AssertionError) as error:
         if any(phrase in str(error) for phrase in UNREACHED):
-            way_out = "name the layers that it does with --train"
+            way_out = f"name the layers that it does with {option('train')}"
             raise UserError(f"model: the loss does not depend on all that is to be trained; {way_out}") from error
         if isinstance(error, AssertionError):
             raise

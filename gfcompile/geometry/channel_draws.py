@@ -13,8 +13,6 @@ import numpy as np
 
 from gfcompile.geometry.convolution import ConvGeometry
 
-STRATEGIES = ("step", "epoch", "fixed", "norm")
-
 
 @dataclass(frozen=True)
 class Draw:

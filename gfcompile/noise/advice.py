@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gfcompile.errors import UserError
 from gfcompile.noise.measure import LayerNoise, Measured
 from gfcompile.noise.similarity import CEILING_DB
+from gfcompile.settings.schema import LEAST_COSINE
 
-LEAST_COSINE = 0.7  # as much signal as noise: of two such steps one is wasted
 GROWS_DB = 1.0  # less than this may be the border's doing
 
 
@@ -29,8 +28,6 @@ class Advice:
 
 def advise(measured: Measured, least_cosine: float = LEAST_COSINE) -> list[Advice]:
     """One for each measured layer, in order of execution."""
-    if not 0.0 <= least_cosine <= 1.0:
-        raise UserError(f"--cosine {least_cosine}: must be a number from 0 to 1")
     layers = measured.layers
     return [_advise(layer, layers[index + 1 :], least_cosine) for index, layer in enumerate(layers)]
 

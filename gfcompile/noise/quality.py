@@ -15,15 +15,15 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import run_once, working_copy
 from gfcompile.job import Job
-from gfcompile.noise.advice import LEAST_COSINE, Advice, advise
+from gfcompile.noise.advice import Advice, advise
 from gfcompile.noise.measure import Measured, Progress, measure
 from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words
 from gfcompile.report.quality_picture import Panel, draw_quality
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import by_x
 from gfcompile.runtime.tensorfile import write_atomically
-
-EDGES = (1, 2, 4, 7)
+from gfcompile.settings.schema import LEAST_COSINE
+from gfcompile.settings.words import option
 
 
 @dataclass(frozen=True)
@@ -58,31 +58,29 @@ class Quality:
             write_atomically(folder / "quality.json", [(json.dumps(self.as_data(), indent=1) + "\n").encode()])
             write_atomically(folder / "quality.svg", [self.picture().encode()])
         except OSError as error:
-            raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --out") from error
+            raise UserError(
+                f"{folder}: cannot be written ({error.strerror}); choose another with {option('out')}"
+            ) from error
 
 
 def measure_quality(
     job: Job,
     y: Tensor,
-    edges: Sequence[int] = EDGES,
+    edges: Sequence[int],
     least_cosine: float = LEAST_COSINE,
     source: str = "batch",
     progress: Progress = lambda _: None,
 ) -> Quality:
     """Of the layers that the job's request chooses, on its example; `source` begins the errors about the batch."""
-    check_edges(edges)
     check_batch(job, y, source)
     measured = measure(job, y, sorted(set(edges)), progress)
     if not measured.layers:
         reason = "".join(f"; '{layer}' is not: {why}" for layer, why in measured.refused[:1])
-        raise UserError(f"quality: no trained layer can be filtered{reason}; choose others with --layers or --train")
+        raise UserError(
+            f"quality: no trained layer can be filtered{reason}; choose others with {option('layers')} or"
+            f" {option('train')}"
+        )
     return Quality(measured, advise(measured, least_cosine))
-
-
-def check_edges(edges: Sequence[int]) -> None:
-    for r in edges:
-        if isinstance(r, bool) or not isinstance(r, int) or r < 1:
-            raise UserError(f"--r '{r}': must be patch edges of 1 or more, as in 1,2,4,7")
 
 
 def check_batch(job: Job, y: Tensor, source: str) -> None:

@@ -25,6 +25,7 @@ from gfcompile.graph.shapes import shape_of
 from gfcompile.graph.walks import nodes_above
 from gfcompile.ops import gf
 from gfcompile.passes.base import check
+from gfcompile.settings.words import option
 from gfcompile.step import STATE, Role, Step, Value
 
 FORMATS = {"float32": 4, "float16": 2}  # bytes of a stored float
@@ -156,13 +157,15 @@ def _grow(
                 endings.setdefault(where, Ending(where, reason, _remedy(step, where)))
         elif random.intersection(node.all_input_nodes):
             where = _place(step, node)
-            endings.setdefault(where, Ending(where, "random numbers are drawn in every step", "leave out --dropout"))
+            endings.setdefault(
+                where, Ending(where, "random numbers are drawn in every step", f"leave out {option('dropout')}")
+            )
     return prefix, tuple(endings.values())
 
 
 def _remedy(step: Step, where: str) -> str:
     if any(name.startswith(f"{where}.") for name in step.updated_buffers):
-        return f"--batchnorm '{where}=eval' lets it go on"
+        return f"{option('batchnorm', 'eval', where)} lets it go on"
     return "features are taken before it"
 
 
@@ -243,8 +246,13 @@ def _place(step: Step, node: fx.Node) -> str:
 
 def _why_nothing(step: Step, prefix: Collection[fx.Node], endings: tuple[Ending, ...]) -> str:
     if any(multiply_adds(node) for node in prefix):
-        return "computing the features again is cheaper than to read them; train fewer layers, as in --layers 1"
+        return (
+            "computing the features again is cheaper than to read them; train fewer layers, as in"
+            f" {option('layers', 1)}"
+        )
     if endings:
         return f"no convolution comes before its end at {endings[0]}"
     first = step.plan.trained[0].name
-    return f"no convolution is frozen before '{first}', which is trained; train fewer layers, as in --layers 1"
+    return (
+        f"no convolution is frozen before '{first}', which is trained; train fewer layers, as in {option('layers', 1)}"
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gfcompile.errors import UserError
+from gfcompile.settings.words import option
 from gfcompile.targets.gpu import ARCHS, Gpu, make_gpu
 from gfcompile.targets.host import check_cpu, fill_from_host
 from gfcompile.targets.schema import ALIAS, OPTION, read_fields
@@ -76,7 +77,10 @@ def find_target(name: str, arch: str | None = None) -> Target:
     path, fields = read_target(name)
     gpu = _read_gpu(path.stem, fields["gpu"], arch) if "gpu" in fields else None
     if arch is not None and (gpu is None or fields["gpu"]["arch"] != OPTION):
-        raise UserError(f"--arch {arch}: target '{path.stem}' has its own; --arch is for --target cuda")
+        raise UserError(
+            f"{option('arch', arch)}: target '{path.stem}' has its own; {option('arch')} is for"
+            f" {option('target', 'cuda')}"
+        )
     fields = fill_from_host(fields)
     if name.endswith(".toml"):
         check_cpu(path, fields["tvm"])
@@ -127,7 +131,7 @@ def _read_gpu(name: str, fields: dict[str, Any], arch: str | None) -> Gpu:
     if fields["arch"] != OPTION:
         return make_gpu(fields["arch"], fields["multiprocessors"])
     if arch is None:
-        raise UserError(f"target '{name}': which GPU is not said; add --arch with one of: {known}")
+        raise UserError(f"target '{name}': which GPU is not said; add {option('arch')} with one of: {known}")
     if arch not in ARCHS:
-        raise UserError(f"--arch {arch}: not an architecture that is compiled for; use one of: {known}")
+        raise UserError(f"{option('arch', arch)}: not an architecture that is compiled for; use one of: {known}")
     return make_gpu(arch, fields["multiprocessors"])

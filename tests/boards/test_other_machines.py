@@ -13,7 +13,7 @@ from gfcompile.codegen.link import find_missing
 from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator
 from tests.lean import lower_lean, place_lean
@@ -23,7 +23,9 @@ from tests.models.zoo import ZOO
 
 @pytest.mark.slow
 def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
-    job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
+    job = Job(
+        ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
+    )
     lowered = lower_lean(job)
     for name in ("rpi5", "jetson-nano-cpu", "x86-64-v2"):
         target = find_target(name)

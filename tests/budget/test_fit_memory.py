@@ -14,10 +14,11 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.job import Job
-from gfcompile.plan import Layer, Request, make_plan
+from gfcompile.plan import Layer, make_plan
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
-from gfcompile.settings import read_bytes
+from gfcompile.settings.schema import Request
+from gfcompile.settings.text import read_bytes
 from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.models.mobilenet import mobilenet_v2
@@ -167,7 +168,7 @@ def test_a_name_behind_a_pattern_counts() -> None:
 
 def test_settings_of_layers_that_are_not_trained_wait() -> None:
     """For numbers of layers that train them."""
-    wishes = Request(sparse={"middle": 0.5}, patches={"*": 2, "heavy": 1, "last": 4})
+    wishes = Request(sparse={"middle": 0.5}, r={"*": 2, "heavy": 1, "last": 4})
     assert with_shares(HEAVY, wishes, 1).patches == {"*": 2, "last": 4}
     assert "middle" not in (with_shares(HEAVY, wishes, 1).sparse or {})
     assert with_shares(HEAVY, wishes, 3).patches == wishes.patches

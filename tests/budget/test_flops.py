@@ -17,8 +17,9 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.graph.multiply_adds import multiply_adds
 from gfcompile.job import Job
 from gfcompile.passes.select import BACKWARD
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
 from gfcompile.report.report import survey_report
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget import nets

@@ -11,7 +11,7 @@ from gfcompile.budget.planfile import FORMAT, apply_plan, write_plan
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from tests.budget.nets import small
 
 HEAD = f'format = "{FORMAT}"\n[layers]\n'

@@ -19,10 +19,11 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.noise.spectrum import kernel_energy
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops
 from gfcompile.report.memory import make_memory
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.budget.nets import small

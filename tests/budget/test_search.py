@@ -13,7 +13,7 @@ from gfcompile.budget.planner import ALL_PLACED, Planner, make_planner
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.budget import nets
 

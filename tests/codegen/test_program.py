@@ -10,7 +10,7 @@ from gfcompile.codegen.program import Buffer, Call, Program, in_place_inputs
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.step import STATE, Role, Value
 from tests.models.zoo import INPUTS, ZOO

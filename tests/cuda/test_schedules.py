@@ -21,7 +21,7 @@ from gfcompile.codegen.scheduling import Scheduler, kernel_key
 from gfcompile.errors import ContractError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import lower_job
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning.space import Candidate, draw, list_templates
@@ -31,7 +31,7 @@ from tests.models.zoo import ZOO
 
 NANO, ORIN = find_target("jetson-nano"), find_target("jetson-orin")
 TOLERANCE = 1e-5  # of the largest value: sums of a few thousand terms in another order
-FILTERED = Request(2, {"*": 2})
+FILTERED = Request(layers=2, r={"*": 2})
 EXACT = Request(train=("*",), exact=True, batchnorm="train")
 
 

@@ -16,8 +16,8 @@ from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
-from gfcompile.plan import Request
 from gfcompile.runtime.step import Step
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.cuda.emulator import build, build_driver, driver_environment

@@ -20,7 +20,7 @@ from gfcompile.codegen.link import link_library
 from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model
@@ -85,7 +85,9 @@ class Damaged:
     def __init__(self, folder: Path) -> None:
         here = find_target("native")
         self.target = replace(find_target("jetson-nano"), tvm=here.tvm, link=here.link, glibc=None)
-        job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
+        job = Job(
+            ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
+        )
         analysis = analyse(job, target=self.target)
         self.artifact = write_step(analysis, folder / "tiny_step")
         self.sources = emit(analysis, folder / "sources", lambda _: None, name="tiny_step")

@@ -16,7 +16,8 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.step import STATE, Role, Step
 from tests.end_to_end.conftest import random_batch
 from tests.models import randomise_statistics
@@ -35,8 +36,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 NORMS: dict[str, dict[str, Any]] = {
     "frozen affine": {},
-    "trained affine": {"affine": True},
-    "train mode": {"batchnorm": "train", "affine": True},
+    "trained affine": {"train_affine": True},
+    "train mode": {"batchnorm": "train", "train_affine": True},
 }
 INPUT = (2, 3, 64, 64)
 VANISHED = 1e-4  # of the largest gradient's norm
@@ -82,7 +83,7 @@ def assert_gradients_near(found: Mapping[str, Any], expected: Mapping[str, Any],
 def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
     """More layers than the tables train, so that joins, gates, concatenations and strides are all passed."""
     x, y = random_batch(INPUT, seed=1)
-    step = traced(model_named(name), x, y, Request(layers=10, patches={"*": r}, **NORMS[norms]))
+    step = traced(model_named(name), x, y, Request(layers=10, r={"*": r}, **NORMS[norms]))
     published = pipeline.run(duplicate(step), pipeline.filtering_passes(calculus=False))
     calculus = pipeline.run(duplicate(step), pipeline.filtering_passes(calculus=True))
     (event,) = [event for event in calculus.log if event.pass_name == "sink"]

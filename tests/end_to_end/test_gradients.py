@@ -16,7 +16,8 @@ from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
 from gfcompile.geometry.convolution import ConvGeometry, why_reference_refuses
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step
 from tests.end_to_end.branches import Branches, draw_geometries, example_batch, oracle_gradients, patches
 from tests.geometries import Geometry, conv_geometries
@@ -141,7 +142,7 @@ def test_graph_equals_the_oracle(mode: str, seed: int) -> None:
     x, target = drawn.batch
     module, loss = working_copy(drawn.model), resolve_loss("mse")
     layers = survey(trace_forward(module, (x,)), module)
-    plan = make_plan(layers, Request(train=("*",), patches=patches(drawn.geometries), compat=COMPAT[mode]))
+    plan = make_plan(layers, Request(train=("*",), r=patches(drawn.geometries), compat=COMPAT[mode]))
     step = pipeline.run(trace_training(module, (x,), target, loss, plan), pipeline.FILTERING)
     drawn.compare(_run_in_float64(step, x, target), GRAPH_FLOAT64)
     drawn.check_refusals({refusal.layer: refusal.reason for refusal in step.refusals})

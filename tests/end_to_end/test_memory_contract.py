@@ -22,10 +22,10 @@ from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
-from gfcompile.plan import Request
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Library
 from gfcompile.runtime.step import Step
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.lean import lean_compile

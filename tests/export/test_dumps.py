@@ -15,7 +15,8 @@ from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
 from gfcompile.job import Job
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 from tests.models.zoo import INPUTS, ZOO
 
@@ -25,7 +26,7 @@ SELECT, FILTER = NUMBERS["select"], NUMBERS["filter"]
 
 def dump(folder: Path | None) -> Dumps:
     loss, model, x = resolve_loss("cross_entropy"), ZOO["plain"](), torch.zeros(INPUTS["plain"])
-    request = Request(layers=1, patches={"*": 2})
+    request = Request(layers=1, r={"*": 2})
     plan = make_plan(make_survey(Job(model, (x,), loss, request)), request)
     step = trace_training(working_copy(model), (x,), loss.target_like(model(x)), loss, plan)
     dumps = Dumps(folder)
@@ -72,7 +73,7 @@ def test_the_onnx_file_has_the_same_doors_and_no_weights(folder: Path) -> None:
 
 def test_the_prediction_program_is_kept_as_a_model_without_weights() -> None:
     model, inputs = ZOO["plain"](), (torch.zeros(INPUTS["plain"]),)
-    request = Request(layers=1, patches={"*": 2})
+    request = Request(layers=1, r={"*": 2})
     program = trace_forward(working_copy(model), inputs)
     step = forward_step(program, make_plan(survey(program, model), request), inputs, frozenset())
     dumps = Dumps(None, model.state_dict())

@@ -22,7 +22,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.onnx.write_back import STATE_KEY, fill
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.export.harness import run
 from tests.manifests import edit_manifest, list_anew, manifest_of
@@ -107,7 +107,7 @@ def test_a_skeleton_that_came_with_the_model_goes_first(artifact: Path, tmp_path
     own.producer_name = "somebody else"
     x, _ = batch(0)
     job = Job(
-        ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, patches={"*": 2}),
+        ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, r={"*": 2}),
         skeleton=own.SerializeToString(),
     )  # fmt: skip
     folder = compile_job(job, tmp_path / "own_step", find_target("native"))

@@ -14,7 +14,8 @@ from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
 from gfcompile.optimizers import SGD, AdamW, Optimizer, RMSprop
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step
 from tests.export.harness import assert_step_agrees, checked, untranslated
 from tests.models import randomise_statistics
@@ -61,7 +62,7 @@ def both(model: nn.Module, shape: tuple[int, ...], layers: int, loss: str, batch
     """The training step as traced, and the prediction step."""
     module, inputs, resolved = working_copy(model), (torch.zeros(shape),), resolve_loss(loss)
     forward = trace_forward(module, inputs)
-    request = Request(layers=layers, patches={"*": 2}, batchnorm=batchnorm)
+    request = Request(layers=layers, r={"*": 2}, batchnorm=batchnorm)
     plan = make_plan(survey(forward, module), request)
     step = trace_training(module, inputs, resolved.target_like(working_copy(model)(*inputs)), resolved, plan)
     return step, forward_step(forward, plan, inputs, step.updated_buffers)

@@ -16,7 +16,8 @@ from gfcompile.frontend.onnx.write_back import STATE_KEY, fill
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import forward_step, trace_forward, working_copy
 from gfcompile.ops import gf
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step, Value
 from tests.export.aten_cases import real, whole
 from tests.export.harness import assert_same, run

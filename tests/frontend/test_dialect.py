@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import find_unsupported
 
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
+from gfcompile.settings.schema import Request
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
 from tests.models.zoo import INPUTS, ZOO

@@ -32,7 +32,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.fuzz.networks import Network, batch, draw
 from tests.fuzz.peer import Arrays, Peer
@@ -57,11 +57,11 @@ def build(network: Network, folder: Path) -> tuple[gfcompile.CompiledStep, set[s
     sparse = {"*": given["sparse"]} if "sparse" in given else None
     request = Request(
         layers=given["layers"],
-        patches=patches,
+        r=patches,
         exact=given.get("exact", False),
         batchnorm=given.get("batchnorm", "eval"),
         compat=given.get("compat"),
-        affine=given.get("train_affine", False),
+        train_affine=given.get("train_affine", False),
         sparse=sparse,
         sparse_strategy=given.get("sparse_strategy", "step"),
     )

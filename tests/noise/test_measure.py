@@ -16,7 +16,7 @@ from gfcompile.job import Job
 from gfcompile.noise.measure import LayerNoise, measure
 from gfcompile.noise.quality import Quality
 from gfcompile.noise.similarity import Comparison, Likeness
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from tests.budget.nets import one_dimensional, small, tied
 from tests.models.zoo import INPUTS, ZOO
 from tests.noise.eager_filter import Seen, backward, convolution_gradients, cosine, snr_db

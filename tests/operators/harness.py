@@ -31,9 +31,9 @@ from gfcompile.codegen.state import StateTable
 from gfcompile.frontend.losses import Loss
 from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
-from gfcompile.plan import Request
 from gfcompile.runtime.library import Library, aligned_empty
 from gfcompile.runtime.state import State, physical_shape, unpack
+from gfcompile.settings.schema import Request
 from gfcompile.stages import find_unsupported, trace
 from gfcompile.step import DOORS, Role, Step, Value
 from gfcompile.targets import find_target

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gfcompile.passes.canonicalize import Canonicalize
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role
 from tests.passes.tiny import (
     assert_golden,

@@ -12,7 +12,7 @@ from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm
 from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.remove_dead import RemoveDead
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role
 from tests.models.zoo import INPUTS, ZOO
 from tests.passes.tiny import (

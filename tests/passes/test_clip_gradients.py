@@ -7,7 +7,7 @@ from torch import nn
 from gfcompile.passes import pipeline
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.clip_gradients import ClipGradients
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step
 from tests.passes.tiny import (
     applied,

@@ -10,7 +10,7 @@ from gfcompile.optimizers import SGD
 from gfcompile.passes import pipeline
 from gfcompile.passes.clip_gradients import ClipGradients
 from gfcompile.passes.draw_channels import DrawChannels
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step, Value
 from tests.codegen.test_channel_kernels import touched
 from tests.passes.test_clip_gradients import torch_clipped

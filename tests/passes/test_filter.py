@@ -7,7 +7,7 @@ from torch import nn
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.filter import Filter
 from gfcompile.passes.select import Select
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from tests.passes.tiny import (
     applied,
     assert_golden,
@@ -35,7 +35,7 @@ CONVOLUTIONS = {
 def marked_step(conv: nn.Module, r: int, compat: str | None = None):
     model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), conv, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LazyLinear(2))
     model(torch.zeros(2, 4, 7, 9))
-    request = Request(layers=2, patches={"*": r}, compat=compat)
+    request = Request(layers=2, r={"*": r}, compat=compat)
     return applied(traced(model, (2, 4, 7, 9), request), Canonicalize(), Select())
 
 

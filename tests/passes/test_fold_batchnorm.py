@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.fold_batchnorm import FoldBatchnorm
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from tests.passes.tiny import (
     applied,
     assert_golden,

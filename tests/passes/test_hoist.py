@@ -15,7 +15,7 @@ from gfcompile.passes.pack_masks import PackMasks
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.passes.sink import Sink
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step
 from tests.passes.nets import SHAPE, Residual, SqueezeExcite, conv, plain, with_head
 from tests.passes.tiny import (

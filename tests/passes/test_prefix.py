@@ -15,7 +15,7 @@ from gfcompile.job import Job
 from gfcompile.optimizers import SGD
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, fingerprint, split
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse, trace
 from gfcompile.step import Role, Step
 from tests.models import randomise_statistics

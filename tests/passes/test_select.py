@@ -6,7 +6,7 @@ from torch import nn
 
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.select import BACKWARD, Select
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Refusal
 from tests.oracles import filtered_conv_gradients
 from tests.passes.tiny import (
@@ -55,7 +55,7 @@ def test_marks_the_planned_layer():
 )
 @pytest.mark.parametrize("compat", [None, "reference"])
 def test_equals_the_oracle(conv, r, compat):
-    step = Select().run(pair_step(conv, patches={"1": r, "0": 1}, compat=compat))
+    step = Select().run(pair_step(conv, r={"1": r, "0": 1}, compat=compat))
     marked = [node for node in nodes(step, MARKED) if node.args[7] == r]
     if not marked:
         assert step.refusals, "neither marked nor refused"
@@ -143,10 +143,10 @@ def test_refuses_what_is_not_an_ordinary_2d_convolution(model, shape, layer, rea
     ids=["groups", "multiplier", "valid", "dilations", "dilated kernel"],
 )
 def test_reference_refuses(conv, r, reason):
-    step = Select().run(pair_step(conv, patches={"1": r}, layers=1, compat="reference"))
+    step = Select().run(pair_step(conv, r={"1": r}, layers=1, compat="reference"))
     assert step.refusals == [Refusal("1", REFERENCE + reason)]
     assert not nodes(step, MARKED)
-    unbiased = Select().run(pair_step(conv, patches={"1": r}, layers=1))
+    unbiased = Select().run(pair_step(conv, r={"1": r}, layers=1))
     assert unbiased.refusals == []
     assert len(nodes(unbiased, MARKED)) == 1
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gfcompile.graph.frozen import frozen_nodes
 from gfcompile.ops import gf
 from gfcompile.passes.static_moves import MOVES, PUTS, StaticMoves
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from tests.passes.tiny import assert_same_numbers, assert_second_run_changes_nothing, numbers, site_names, traced
 
 SHAPE = (2, 3, 6, 4)

@@ -12,7 +12,7 @@ from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.winograd import Winograd
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.step import Step
 from tests.passes.nets import with_head
 from tests.passes.tiny import (

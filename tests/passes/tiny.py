@@ -20,7 +20,8 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
 from gfcompile.passes.pipeline import AnyPass
-from gfcompile.plan import Plan, PlannedLayer, Request, make_plan, matches
+from gfcompile.plan import Plan, PlannedLayer, make_plan, matches
+from gfcompile.settings.schema import Request
 from gfcompile.step import STATE, Role, Step, Value
 from tests.models import initialise
 

@@ -11,11 +11,11 @@ from torch import nn
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.plan import Request
 from gfcompile.report import make_report
 from gfcompile.report.estimate import KIND, count_costs, estimate_line, make_estimate
 from gfcompile.report.page import render_page
 from gfcompile.report.summary import head_text, summary_text
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.targets import Figure, Machine, Target, find_target
 

@@ -14,12 +14,12 @@ from torch import nn
 from benchmarks.allocations import kept_bytes
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.plan import Request
 from gfcompile.report import make_report
 from gfcompile.report.arena_picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.memory import live_bytes
 from gfcompile.report.memory_picture import Curve, draw_memory
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
@@ -36,7 +36,7 @@ MOST_OF_EXACT = {2: 0.25, 4: 0.08}
 
 @cache
 def analysed(model: str, r: int = 2, affine: bool = False) -> Analysis:
-    request = Request(layers=4, patches={"*": r}, affine=affine)
+    request = Request(layers=4, r={"*": r}, train_affine=affine)
     return analyse(Job(MODELS[model](), (torch.zeros(BATCH, 3, 224, 224),), resolve_loss("cross_entropy"), request))
 
 
@@ -74,7 +74,7 @@ def kept_by_eager(module: nn.Module, analysis: Analysis) -> int:
 
 @pytest.mark.parametrize(("model", "wishes"), [
     ("separable", {"layers": 3}),
-    ("squeeze_excite", {"layers": 5, "affine": True}),
+    ("squeeze_excite", {"layers": 5, "train_affine": True}),
     ("concat", {"train": ["*"], "batchnorm": "train"}),
     ("plain", {"train": ["*"]}),
     ("grouped", {"layers": 2, "exact": True}),
@@ -91,7 +91,9 @@ def test_the_table_is_what_the_program_keeps(model: str, wishes: dict[str, Any])
 
 
 def test_whose_and_why() -> None:
-    rows = {(row.layer, row.kind): row for row in kept_tensors(zoo("separable", layers=2, affine=True).steps["train"])}
+    rows = {
+        (row.layer, row.kind): row for row in kept_tensors(zoo("separable", layers=2, train_affine=True).steps["train"])
+    }
     x_tilde = rows["4.0", "x_tilde"]
     assert x_tilde.why == "x̃, the patch sums of its input, for its weight gradient"
     assert x_tilde.remedy == "a larger patch (--r 4.0=R), or freezing 4.0"

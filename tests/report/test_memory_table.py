@@ -12,9 +12,10 @@ from torch import nn
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Layer, Request, make_plan
+from gfcompile.plan import Layer, make_plan
 from gfcompile.report import survey_report
 from gfcompile.report.counts import kept_bytes
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18, resnet34
@@ -32,7 +33,7 @@ def survey_of(model: str) -> list[Layer]:
 
 
 def report_of(model: str, layers: int) -> dict[str, Any]:
-    plan = make_plan(survey_of(model), Request(layers=layers, patches={"*": 2}))
+    plan = make_plan(survey_of(model), Request(layers=layers, r={"*": 2}))
     return survey_report(survey_of(model), plan, plan.refused, (1, 3, 224, 224))
 
 

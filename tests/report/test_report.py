@@ -12,12 +12,12 @@ import torch
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.plan import Request
 from gfcompile.report import make_report, write_report
 from gfcompile.report.arena_picture import Box, draw_arena
 from gfcompile.report.page import prefix_lines, render_page
 from gfcompile.report.summary import summary_text
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from tests.models.zoo import INPUTS, ZOO
 
@@ -30,7 +30,7 @@ def job_for(model: str, **wishes: Any) -> Job:
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(job_for("separable", layers=3, patches={"*": 2}))
+    return analyse(job_for("separable", layers=3, r={"*": 2}))
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +162,11 @@ def test_flops_for_people(count: int, text: str) -> None:
 def test_drawn_channels() -> None:
     """Counted by hand: 3 of 12 pairs of channels, 6 of 24, and a head that is updated whole."""
     shares = {"3.0": 0.25, "4.0": 0.25}
-    report = make_report(analyse(job_for("separable", layers=2, patches={"*": 2}, sparse=shares)))
+    report = make_report(analyse(job_for("separable", layers=2, r={"*": 2}, sparse=shares)))
     layers = {layer["name"]: layer for layer in report["layers"]}
     assert (layers["2.0"]["channels"], layers["3.0"]["channels"], layers["4.0"]["channels"]) == (None, 3, 6)
     assert layers["3.0"]["kept_bytes"]["filtered"] == 4 * 3 * 9 * 4
-    dense = make_report(analyse(job_for("separable", layers=2, patches={"*": 2})))
+    dense = make_report(analyse(job_for("separable", layers=2, r={"*": 2})))
     whole = next(layer for layer in dense["layers"] if layer["name"] == "4.0")["flops"]["filtered"]
     part = layers["4.0"]["flops"]["filtered"]
     assert 4 * part["weight_gradient"] == whole["weight_gradient"]

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward
-from gfcompile.plan import Request, make_plan
+from gfcompile.plan import make_plan
 from gfcompile.report.sparse import make_sparse, sparse_lines
+from gfcompile.settings.schema import Request
 
 TRANSPOSED = "it is a transposed convolution; channels are drawn of ordinary 2-D ones"
 

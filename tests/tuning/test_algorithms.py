@@ -22,8 +22,8 @@ from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.geometry.winograd import Convolution, choose_edge
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Job, Lowered
-from gfcompile.plan import Request
 from gfcompile.report.tuning import make_tuning, tuning_lines
+from gfcompile.settings.schema import Request
 from gfcompile.stages import lower_job, place
 from gfcompile.tuning import in_step
 from gfcompile.tuning.builders import BuildPool, Built
@@ -64,7 +64,7 @@ def net() -> nn.Sequential:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job(net(), (torch.zeros(SHAPE),), resolve_loss("cross_entropy"), Request(1))
+    return Job(net(), (torch.zeros(SHAPE),), resolve_loss("cross_entropy"), Request(layers=1))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from gfcompile.codegen.tuned.record import Record
 from gfcompile.codegen.tuned.tasks import Task, list_tasks
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job, Lowered
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import lower_job, place
 from gfcompile.tuning import in_step
 from gfcompile.tuning.in_step import Ratio, compare_in_step, reject_slower
@@ -27,7 +27,9 @@ SURE, UNSURE = Ratio(1.05, low=1.01, high=1.09), Ratio(1.01, low=0.99, high=1.03
 
 @pytest.fixture(scope="module")
 def lowered() -> Lowered:
-    return lower_job(Job(ZOO["plain"](), (torch.zeros(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2)))
+    return lower_job(
+        Job(ZOO["plain"](), (torch.zeros(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2))
+    )
 
 
 @pytest.fixture(scope="module")

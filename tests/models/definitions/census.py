@@ -14,7 +14,7 @@ import torch
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.plan import Request
+from gfcompile.settings.schema import Request
 from gfcompile.stages import trace
 from tests.models.definitions import DEFINITIONS, Definition
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from gfcompile.errors import UserError
+from gfcompile.settings.words import option
 
 T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
@@ -39,25 +40,25 @@ def by_pattern(settings: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
-def read_bytes(where: str, given: int | str) -> int:
+def read_bytes(name: str, given: int | str) -> int:
     """262144 of `256KB` or 262144: B, KB, MB and GB of 1024 each."""
     text = str(given).strip().upper()
     number = text.rstrip("KMGB")
     unit = text[len(number) :]
     size = _number(number.strip())
     if isinstance(given, bool) or size is None or unit not in _UNITS or not 0 < size * _UNITS[unit] < 2**63:
-        raise UserError(f"{where} '{given}': must be a number of bytes, as in 262144, 256KB or 2MB")
+        raise UserError(f"{option(name, given)}: must be a number of bytes, as in 262144, 256KB or 2MB")
     return int(size * _UNITS[unit])
 
 
-def read_count(where: str, given: float | str) -> int:
+def read_count(name: str, given: float | str) -> int:
     """2000000 of `2M` or 2000000: K, M, G and T of 1000 each."""
     text = str(given).strip().upper()
     number = text.rstrip("KMGT")
     unit = text[len(number) :]
     count = _number(number.strip())
     if isinstance(given, bool) or count is None or unit not in _COUNTS or not 0 < count * _COUNTS[unit] < 2**63:
-        raise UserError(f"{where} '{given}': must be a number of operations, as in 250M or 1.5G")
+        raise UserError(f"{option(name, given)}: must be a number of operations, as in 250M or 1.5G")
     return int(count * _COUNTS[unit])
 
 
