@@ -131,10 +131,10 @@ def error_of(capsys: Capture, *arguments: str) -> str:
         ),
         (["--lr", "-1"], "--lr '-1': must be a finite number, 0 or more"),
         (["--lr", "nan"], "--lr 'nan': must be a finite number, 0 or more"),
-        (["--lr", "1e300"], "--lr '1e300': is more than a float32 holds; give 3.4e38 or less"),
+        (["--lr", "1e300"], "--lr 1e+300: must be a number of 0 or more that a float32 holds, 3.4e38 at most"),
         (["--momentum", "fast"], "--momentum 'fast': must be a finite number, 0 or more"),
-        (["--batchnorm", "off"], "--batchnorm 'off' is not known; use eval, train, frozen"),
-        (["--compat", "old"], "--compat 'old' is not known; the only one is reference"),
+        (["--batchnorm", "off"], "--batchnorm off: is not known; use eval, train, frozen"),
+        (["--compat", "old"], "--compat old: is not known; the only one is reference"),
         (["--train", "nothing*"], "--train nothing*: no layer has that name; `gfcompile inspect MODEL` lists them"),
         (
             ["--cache-prefix"],
@@ -292,7 +292,7 @@ def test_targets_say_what_is_missing(capsys: Capture, monkeypatch: pytest.Monkey
             ["--target", "rpi4", "--arch", "sm_72"],
             "--arch sm_72: target 'rpi4' has its own; --arch is for --target cuda",
         ),
-        (["--target", "rpi4", "--linker", "ld"], "--linker 'ld': use zig or gcc"),
+        (["--target", "rpi4", "--linker", "ld"], "--linker ld: is not known; use zig or gcc"),
         (["--target", "jetson", "--libc", "musl"], "--libc musl: target 'jetson-nano' loads the CUDA driver, which a"),
     ],
 )

@@ -270,7 +270,7 @@ def test_layers_that_the_loss_does_not_read_do_not_count():
 
 
 def test_unknown_compat():
-    refuses(RESNET, "--compat paper: is not known; use reference", compat="paper")
+    refuses(RESNET, "--compat paper: is not known; the only one is reference", compat="paper")
 
 
 def test_unknown_name_to_train():
