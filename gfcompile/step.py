@@ -123,9 +123,11 @@ class Step:
         return list(takewhile(lambda node: node.op == "placeholder", self.body.graph.nodes))
 
     def placeholder(self, role: Role, name: str) -> fx.Node:
+        """The node of an input."""
         return self.placeholders()[self.inputs.index(Value(role, name))]
 
     def results(self) -> list[fx.Node]:
+        """The nodes that are returned, in the order of `outputs`."""
         return list(self.body.graph.output_node().args[0])
 
     def loss(self) -> fx.Node:
@@ -142,6 +144,7 @@ class Step:
 
     @property
     def refusals(self) -> list[Refusal]:
+        """Those of every pass, in order."""
         return [refusal for event in self.log for refusal in event.refusals]
 
 

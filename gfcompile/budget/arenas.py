@@ -30,6 +30,7 @@ class Placed:
 
     @classmethod
     def of(cls, analysis: Analysis) -> Placed:
+        """Read off a step whose programs are placed."""
         predict = analysis.programs["predict"].placement.bytes
         weights, optimizer = weight_and_optimizer_bytes(analysis)
         return cls(

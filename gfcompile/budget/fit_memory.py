@@ -83,11 +83,13 @@ class Search:
         self.kept: dict[int, int] = {}  # bytes, of those counted so far
 
     def planned(self, count: int) -> Job:
+        """The job with this many layers trained; each is made once."""
         if count not in self.jobs:
             self.jobs[count] = replace(self.job, request=with_shares(self.layers, self.job.request, count))
         return self.jobs[count]
 
     def keeps(self, count: int) -> int:
+        """Bytes kept for the backward pass with this many layers; counted once."""
         if count not in self.kept:
             self.progress(f"counting what is kept: {count} layers")
             self.kept[count] = self.count(self.planned(count))
@@ -141,6 +143,7 @@ class Search:
         return sum(kept.bytes for kept in kept_tensors(_rewritten(job, self.target)))
 
     def place(self, job: Job) -> int:
+        """Bytes of the arena that the job needs."""
         return placed_bytes(job, self.target)
 
     def _inputs(self, count: int) -> dict[str, int]:

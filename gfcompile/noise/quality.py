@@ -80,6 +80,7 @@ def measure_quality(
 
 
 def check_edges(edges: Sequence[int]) -> None:
+    """Refuse what is no patch edge."""
     for r in edges:
         if isinstance(r, bool) or not isinstance(r, int) or r < 1:
             raise UserError(f"--r '{r}': must be patch edges of 1 or more, as in 1,2,4,7")

@@ -68,6 +68,7 @@ class TimedStep:
         return found
 
     def close(self) -> None:
+        """Free the step."""
         self._step.close()
 
 
@@ -84,6 +85,7 @@ class Ratio:
 
     @classmethod
     def of(cls, turns: Sequence[float]) -> Ratio:
+        """The median of the turns, and the bounds of their middle third."""
         ranked, off = sorted(turns), len(turns) // 3
         return cls(median(ranked), ranked[off], ranked[-1 - off])
 

@@ -56,6 +56,7 @@ class Procedure:
         self.interrupted = self.algorithms.status.interrupted = self.kernels.status.interrupted = True
 
     def run(self, budget: Budget) -> None:
+        """Tune until the budget is spent."""
         counted = self.lowered
         share = budget.part(_FOR_ALGORITHMS)
         if self.algorithms.status.kernels and share.trials != 0:

@@ -55,6 +55,7 @@ class Ranked:
 
     @property
     def score(self) -> float:
+        """Of its best candidate, against the untuned kernel; 1 where none is better."""
         return self.best.score or 1.0 if self.best is not None else 1.0
 
 
@@ -71,10 +72,12 @@ class Ranking:
 
     @property
     def note(self) -> str:
+        """What a score of this GPU is worth."""
         return NOTE.format(arch=self.target.gpu.arch if self.target.gpu is not None else "a GPU")
 
     @property
     def seconds(self) -> float:
+        """Since it began."""
         return time.monotonic() - self.started
 
     @property
@@ -85,6 +88,7 @@ class Ranking:
 
     @property
     def is_over(self) -> bool:
+        """Whether the budget is spent."""
         trials, seconds = self.budget.trials, self.budget.seconds
         return (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
 

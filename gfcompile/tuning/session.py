@@ -65,6 +65,7 @@ class Session:
         self.status = Status(self._kernels)
 
     def run(self, budget: Budget) -> None:
+        """Spend the budget on trials; `status` says how far it came."""
         status = self.status
         status.budget, status.started, status.ended = budget, time.monotonic(), None
         try:

@@ -71,6 +71,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within the tolerance."""
         return self.error <= self.tolerance  # a NaN fails
 
 
