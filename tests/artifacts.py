@@ -20,6 +20,7 @@ from gfcompile.codegen.link import find_missing
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.targets import Target, find_target
 from tests.lean import lower_lean, place_lean
 from tests.missing import skip_for_want
@@ -82,7 +83,7 @@ class Builds:
         lowered = lower_lean(job, kind)
         for target in TARGETS[kind]:
             if find_missing(_machine(target)) is None:
-                build(place_lean(lowered, _machine(target)), self._place(model, target), lambda _: None, {})
+                build(place_lean(lowered, _machine(target)), self._place(model, target), silent, {})
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -5,7 +5,7 @@ For tests that ask what a step computes. Those of the report compile everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from unittest import mock
 import gfcompile
 from gfcompile import compiler
 from gfcompile.job import COMPARISONS, Analysis, Lowered
+from gfcompile.progress import Progress
 from gfcompile.targets import Target
 
 
@@ -31,7 +32,7 @@ def place_lean(lowered: Lowered, target: Target, *arguments: Any, **options: Any
 def lean() -> Iterator[None]:
     """What is compiled meanwhile is compiled so."""
 
-    def analyse(job: Any, observe: Any, progress: Callable[[str], None], target: Target, tuning: Any) -> Analysis:
+    def analyse(job: Any, observe: Any, progress: Progress, target: Target, tuning: Any) -> Analysis:
         algorithms = compiler.choose_by(tuning, target)
         return place_lean(lower_lean(job, target.kind, observe, progress, algorithms), target, progress, tuning)
 

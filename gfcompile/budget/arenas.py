@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gfcompile.budget.choices import Choice, as_request
@@ -10,6 +10,7 @@ from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.compiler import lower_job, place
 from gfcompile.job import Analysis, Job
+from gfcompile.progress import Progress, silent
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
 from gfcompile.targets import Target
@@ -60,7 +61,7 @@ class Arenas:
         job: Job,
         target: Target,
         tuning: Databases = NOTHING_KNOWN,
-        progress: Callable[[str], None] = lambda _: None,
+        progress: Progress = silent,
     ) -> None:
         self.job, self.target, self.tuning, self.progress = job, target, tuning, progress
         self.known: dict[Key, Placed] = {}

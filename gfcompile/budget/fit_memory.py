@@ -27,6 +27,7 @@ from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer, Request, make_plan, matches
+from gfcompile.progress import Progress, silent
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
@@ -59,7 +60,7 @@ def read_sparse(
     return (shares or None), read_bytes("--memory", memory)  # type: ignore[return-value]
 
 
-def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], None] = lambda _: None) -> Job:
+def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silent) -> Job:
     """The job with layers and shares chosen; its own --sparse patterns hold, --layers is the most it may train."""
     if job.request.train:
         raise UserError("--train: --sparse auto chooses the layers; leave --train out, or give shares with --sparse")
@@ -76,7 +77,7 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], 
 class Search:
     """Steps of the last so many convolutions, each counted once."""
 
-    def __init__(self, job: Job, layers: Sequence[Layer], target: Target, progress: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, layers: Sequence[Layer], target: Target, progress: Progress) -> None:
         self.job, self.layers, self.target, self.progress = job, layers, target, progress
         self.jobs: dict[int, Job] = {}
         self.inputs: dict[int, dict[str, int]] = {}

@@ -16,8 +16,9 @@ from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import run_once, working_copy
 from gfcompile.job import Job
 from gfcompile.noise.advice import LEAST_COSINE, Advice, advise
-from gfcompile.noise.measure import Measured, Progress, measure
+from gfcompile.noise.measure import Measured, measure
 from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words
+from gfcompile.progress import Progress, silent
 from gfcompile.report.quality_picture import Panel, draw_quality
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import by_x
@@ -67,7 +68,7 @@ def measure_quality(
     edges: Sequence[int] = EDGES,
     least_cosine: float = LEAST_COSINE,
     source: str = "batch",
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
 ) -> Quality:
     """Of the layers that the job's request chooses, on its example; `source` begins the errors about the batch."""
     check_edges(edges)

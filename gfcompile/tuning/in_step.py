@@ -22,6 +22,7 @@ from gfcompile.compiler import place
 from gfcompile.geometry.winograd import Convolution
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Analysis, Job, Lowered
+from gfcompile.progress import silent
 from gfcompile.runtime.step import Step
 from gfcompile.targets import Target
 
@@ -33,7 +34,7 @@ class TimedStep:
     """A step in the folder `out` whose driver has a clock around every call."""
 
     def __init__(self, analysis: Analysis, out: Path) -> None:
-        folder = build(analysis, out, lambda _: None, {}, timed=True)
+        folder = build(analysis, out, silent, {}, timed=True)
         self.program, self._trained = analysis.programs["train"].program, analysis.steps["train"]
         self.tuned: dict[str, Record] = {}
         for name, function in self.program.functions.items():

@@ -12,6 +12,7 @@ from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.compiler import lower_job, place
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Lowered
+from gfcompile.progress import Progress, silent
 from gfcompile.targets import Target
 from gfcompile.tuning.in_step import reject_slower, reject_slower_algorithms
 from gfcompile.tuning.session import Session
@@ -36,8 +37,8 @@ class Procedure:
     workers: int
     lowered: Lowered | None = None
     runs_here: bool = True
-    show: Callable[[Status], None] = lambda _: None
-    progress: Callable[[str], None] = lambda _: None
+    show: Callable[[Status], None] = silent
+    progress: Progress = silent
     rejected: list[tuple[str, float]] = field(default_factory=list)  # with their ratio in the step
     algorithms: Session = field(init=False)
     kernels: Session = field(init=False)

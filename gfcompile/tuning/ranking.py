@@ -22,6 +22,7 @@ from gfcompile.codegen.tuned.keys import target_key, versions
 from gfcompile.codegen.tuned.record import RANKED
 from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import ContractError, UserError
+from gfcompile.progress import silent
 from gfcompile.targets import Target
 from gfcompile.tuning.gpu_model import count, estimate_seconds
 from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
@@ -98,7 +99,7 @@ def rank(
     target: Target,
     database: Database,
     budget: Budget,
-    show: Callable[[Ranking], None] = lambda _: None,
+    show: Callable[[Ranking], None] = silent,
 ) -> Ranking:
     """Rank candidates of each kernel, those first that take most by the model; what is known is not ranked again."""
     judge = _Judge(target)

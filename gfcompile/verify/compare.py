@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from gfcompile.ops import gf
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer
+from gfcompile.progress import Progress, silent
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.step import Role, Step, Value, Visit
 
@@ -80,7 +81,7 @@ def verify(
     loss: Loss,
     artifact: Path,
     data: Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> list[Check]:
     """Compare the artifact with the model that it was compiled from."""
     with RuntimeStep(artifact) as probe:

@@ -14,6 +14,7 @@ from gfcompile.codegen.link import find_missing
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator
 from tests.lean import lower_lean, place_lean
@@ -31,7 +32,7 @@ def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
         if missing is not None:
             skip_for_want(f"the linker of target {name} is not installed; {missing}")
         run = [] if target.architecture == platform.machine() else emulator(name)
-        folder = build(place_lean(lowered, target), tmp_path / name.replace("-", "_"), lambda _: None, {})
+        folder = build(place_lean(lowered, target), tmp_path / name.replace("-", "_"), silent, {})
         done = subprocess.run(
             [*run, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False
         )

@@ -18,6 +18,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.runtime.step import Step
 from gfcompile.targets import find_target
 from tests.cuda.emulator import build, build_driver, driver_environment
@@ -36,7 +37,7 @@ def test_three_steps_as_on_the_cpu(tmp_path: Path) -> None:
     optimizer = resolve_optimizer("sgd", SGD)
     job = Job(Net(), (torch.zeros(SHAPE),), resolve_loss("cross_entropy"), Request(sparse={"*": SHARE}), optimizer, LR)
     folders = {
-        name: build_artifact(analyse(job, target=target), tmp_path / f"{name}_step", lambda _: None, {})
+        name: build_artifact(analyse(job, target=target), tmp_path / f"{name}_step", silent, {})
         for name, target in targets.items()
     }
     x, y = batch()

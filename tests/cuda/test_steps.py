@@ -22,6 +22,7 @@ from gfcompile.compiler import analyse
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.targets import find_target
 from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model
 from tests.cuda.emulator import build, build_driver, driver_environment
@@ -87,8 +88,8 @@ class Damaged:
         self.target = replace(find_target("jetson-nano"), tvm=here.tvm, link=here.link, glibc=None)
         job = Job(ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(2, {"*": 2}))
         analysis = analyse(job, target=self.target)
-        self.artifact = build_artifact(analysis, folder / "tiny_step", lambda _: None, {})
-        self.sources = write_sources(analysis, folder / "sources", lambda _: None, name="tiny_step")
+        self.artifact = build_artifact(analysis, folder / "tiny_step", silent, {})
+        self.sources = write_sources(analysis, folder / "sources", silent, name="tiny_step")
         assert self.sources.cuda is not None
         kernels = build(self.sources.cuda.source, folder / "kernels.so", race_check=True)
         self.environment = {**os.environ, **driver_environment(build_driver(folder / "driver"), kernels)}

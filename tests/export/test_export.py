@@ -22,6 +22,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.onnx.write_back import STATE_KEY, fill
 from gfcompile.job import Job
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.targets import find_target
 from tests.export.harness import run
 from tests.manifests import edit_manifest, list_anew, manifest_of
@@ -109,7 +110,7 @@ def test_a_skeleton_that_came_with_the_model_goes_first(artifact: Path, tmp_path
         ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, patches={"*": 2}),
         skeleton=own.SerializeToString(),
     )  # fmt: skip
-    folder = gfcompile.api.compile_job(job, tmp_path / "own_step", find_target("native"), lambda _: None)
+    folder = gfcompile.api.compile_job(job, tmp_path / "own_step", find_target("native"), silent)
     with gfcompile.load(folder) as step:
         step.export_onnx(tmp_path / "own.onnx")
     assert onnx.load(tmp_path / "own.onnx").producer_name == "somebody else"

@@ -33,6 +33,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.plan import Request
+from gfcompile.progress import silent
 from gfcompile.targets import find_target
 from tests.fuzz.networks import Network, batch, draw
 from tests.fuzz.peer import Arrays, Peer
@@ -76,7 +77,7 @@ def build(network: Network, folder: Path) -> tuple[gfcompile.CompiledStep, set[s
         winograd=given.get("winograd", True),
     )
     lowered = lower_lean(job)
-    artifact.build(place_lean(lowered, find_target("native")), folder, lambda _: None, {}, given.get("debug", False))
+    artifact.build(place_lean(lowered, find_target("native")), folder, silent, {}, given.get("debug", False))
     nodes = lowered.traced.training.body.graph.nodes
     return gfcompile.load(folder, threads=1 + network.seed % 2), {
         str(node.target) for node in nodes if node.op == "call_function"
