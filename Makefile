@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | coverage | fuzz | fuzz-models | lint | bench | bench-memory | evidence | golden | clean
+# make help | setup | demo | test | test-fast | coverage | fuzz | fuzz-models | lint | hooks | bench | bench-memory | evidence | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -10,7 +10,7 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 MINUTES ?= 5
 
-.PHONY: help setup demo test test-fast coverage fuzz fuzz-models lint bench bench-memory evidence golden clean
+.PHONY: help setup demo test test-fast coverage fuzz fuzz-models lint hooks bench bench-memory evidence golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -43,10 +43,15 @@ fuzz: $(STAMP)  ## look for files that crash the C parsers and the Python loader
 fuzz-models: $(STAMP)  ## N random networks against float64 PyTorch, from a new seed or from SEED
 	$(PY) -m tests.fuzz.models --count $(or $(N),20) $(if $(SEED),--seed $(SEED))
 
-lint: $(STAMP)  ## ruff and mypy
+lint: $(STAMP)  ## ruff (rules and format), mypy, spelling, the order of the rooms
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports
+
+hooks: $(STAMP)  ## lint before every commit from now on
+	$(VENV)/bin/pre-commit install
 
 bench: $(STAMP)  ## every benchmark against its peers, into docs/benchmarks.json and .md (half an hour, on a quiet machine)
 	$(PY) -m benchmarks.suite
@@ -61,5 +66,5 @@ golden: $(STAMP)  ## rewrite the golden files; review the diff like code
 	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)
 
 clean:  ## remove what the other targets wrote, .venv included
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

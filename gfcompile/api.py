@@ -27,13 +27,13 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.noise.quality import Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
+from gfcompile.progress import Progress, silent
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.settings.fields import Group, make
 from gfcompile.settings.reference import document, parameters
 from gfcompile.settings.schema import Machine, Measuring, Planning, Request, Settings, Training, Which
 from gfcompile.settings.text import read_bytes, read_count
 from gfcompile.settings.words import Caller, option, speaking_to
-from gfcompile.step import Progress, silent
 from gfcompile.targets import Target, explain_foreign, find_target
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from gfcompile.errors import UserError
 from gfcompile.export.dumps import Dumps
 from gfcompile.job import Analysis, Job
 from gfcompile.plan import make_plan
+from gfcompile.progress import Progress, silent
 from gfcompile.settings.words import flag, option
 from gfcompile.stages import give_places, look_at, lower, rewrite, schedule, trace_steps
-from gfcompile.step import Progress, silent
 from gfcompile.targets import Target
 
 

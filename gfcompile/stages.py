@@ -27,8 +27,9 @@ from gfcompile.job import COMPARISONS, Analysis, Job, Lowered, Rewritten, Schedu
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, split
 from gfcompile.plan import Layer, Plan, make_plan
+from gfcompile.progress import Progress, silent
 from gfcompile.settings.words import flag, option
-from gfcompile.step import Progress, Step, silent
+from gfcompile.step import Step
 from gfcompile.targets import Target, find_target
 
 Observer = Callable[[str, int, str, Step], None]  # program, index and name of the pass, the step after it

@@ -13,12 +13,7 @@ from torch import Tensor, fx
 from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.plan import Plan
 
-Progress = Callable[[str], None]  # told what is being done, while it takes long
 Visit = Callable[[fx.Node, tuple[Any, ...], Any], None]  # a call, its arguments' values, its result
-
-
-def silent(_: str) -> None:
-    """The progress that nobody watches."""
 
 
 class Role(StrEnum):
@@ -128,9 +123,11 @@ class Step:
         return list(takewhile(lambda node: node.op == "placeholder", self.body.graph.nodes))
 
     def placeholder(self, role: Role, name: str) -> fx.Node:
+        """The node of an input."""
         return self.placeholders()[self.inputs.index(Value(role, name))]
 
     def results(self) -> list[fx.Node]:
+        """The nodes that are returned, in the order of `outputs`."""
         return list(self.body.graph.output_node().args[0])
 
     def loss(self) -> fx.Node:
@@ -147,6 +144,7 @@ class Step:
 
     @property
     def refusals(self) -> list[Refusal]:
+        """Those of every pass, in order."""
         return [refusal for event in self.log for refusal in event.refusals]
 
 

@@ -21,11 +21,11 @@ from gfcompile.codegen.tuned.tasks import KERNELS, write_tasks
 from gfcompile.errors import UserError
 from gfcompile.export.export import MODEL
 from gfcompile.job import Analysis
+from gfcompile.progress import Progress
 from gfcompile.report import write_report
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import CONSTANTS, SELFTEST, TRAINER, WEIGHTS, write_manifest
 from gfcompile.settings.words import option
-from gfcompile.step import Progress
 
 WRAPPER = (
     "__init__",

@@ -20,8 +20,8 @@ from gfcompile.codegen.link import (
     trainer_sources,
 )
 from gfcompile.job import Analysis
+from gfcompile.progress import Progress
 from gfcompile.runtime.manifest import TRAINER
-from gfcompile.step import Progress
 from gfcompile.targets import Target
 
 FEATURES_FLAGS = ("-DGF_FEATURES",)  # what a prefix cache adds

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gfcompile.budget.choices import Choice, as_request
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.job import Analysis, Job
+from gfcompile.progress import Progress, silent
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
 from gfcompile.stages import lower_job, place
@@ -30,6 +31,7 @@ class Placed:
 
     @classmethod
     def of(cls, analysis: Analysis) -> Placed:
+        """Read off a step whose programs are placed."""
         predict = analysis.programs["predict"].placement.bytes
         weights, optimizer = weight_and_optimizer_bytes(analysis)
         return cls(
@@ -59,7 +61,7 @@ class Arenas:
         job: Job,
         target: Target,
         tuning: Databases = NOTHING_KNOWN,
-        progress: Callable[[str], None] = lambda _: None,
+        progress: Progress = silent,
     ) -> None:
         self.job, self.target, self.tuning, self.progress = job, target, tuning, progress
         self.known: dict[Key, Placed] = {}

@@ -25,6 +25,7 @@ class Choice:
 
     @property
     def trains(self) -> bool:
+        """Whether anything of the layer is updated."""
         return self.do != FREEZE
 
 

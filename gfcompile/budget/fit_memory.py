@@ -25,6 +25,7 @@ from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer, make_plan, matches
+from gfcompile.progress import Progress, silent
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.kept import kept_tensors
 from gfcompile.report.sparse import make_sparse
@@ -65,7 +66,7 @@ def read_sparse(
     return (shares or None), read_bytes("memory", memory)  # type: ignore[return-value]
 
 
-def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], None] = lambda _: None) -> Job:
+def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silent) -> Job:
     """The job with layers and shares chosen; its own --sparse patterns hold, --layers is the most it may train."""
     if job.request.patterns:
         raise UserError(
@@ -89,18 +90,20 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Callable[[str], 
 class Search:
     """Steps of the last so many convolutions, each counted once."""
 
-    def __init__(self, job: Job, layers: Sequence[Layer], target: Target, progress: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, layers: Sequence[Layer], target: Target, progress: Progress) -> None:
         self.job, self.layers, self.target, self.progress = job, layers, target, progress
         self.jobs: dict[int, Job] = {}
         self.inputs: dict[int, dict[str, int]] = {}
         self.kept: dict[int, int] = {}  # bytes, of those counted so far
 
     def planned(self, count: int) -> Job:
+        """The job with this many layers trained; each is made once."""
         if count not in self.jobs:
             self.jobs[count] = replace(self.job, request=with_shares(self.layers, self.job.request, count))
         return self.jobs[count]
 
     def keeps(self, count: int) -> int:
+        """Bytes kept for the backward pass with this many layers; counted once."""
         if count not in self.kept:
             self.progress(f"counting what is kept: {count} layers")
             self.kept[count] = self.count(self.planned(count))
@@ -156,6 +159,7 @@ class Search:
         return sum(kept.bytes for kept in kept_tensors(_rewritten(job, self.target)))
 
     def place(self, job: Job) -> int:
+        """Bytes of the arena that the job needs."""
         return placed_bytes(job, self.target)
 
     def _inputs(self, count: int) -> dict[str, int]:

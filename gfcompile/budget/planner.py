@@ -8,7 +8,7 @@ may, and more memory never gives a worse score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from gfcompile.noise.measure import measure, measure_plan
 from gfcompile.noise.quality import check_batch
 from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
+from gfcompile.progress import Progress, silent
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.settings.words import either, option
 from gfcompile.stages import make_survey, trace
@@ -33,7 +34,6 @@ from gfcompile.targets import Target
 
 ALL_PLACED = 64  # candidates
 SHOWN = 48  # candidates
-Progress = Callable[[str], None]
 Batch = tuple[tuple[Tensor, ...], Tensor]
 
 
@@ -80,7 +80,7 @@ class Planner:
         shares: Sequence[float],
         data: Batch | None = None,
         tuning: Databases = NOTHING_KNOWN,
-        progress: Progress = lambda _: None,
+        progress: Progress = silent,
     ) -> None:
         self.job, self.data, self.progress = job, data, progress
         progress("tracing the forward pass")
@@ -185,7 +185,7 @@ def make_planner(
     shares: Sequence[float],
     data: Batch | None = None,
     tuning: Databases = NOTHING_KNOWN,
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
     source: str = "data",
 ) -> Planner:
     """A planner for wishes as a user gives them: checked first. `source` begins the errors about the batch."""

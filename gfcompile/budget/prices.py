@@ -11,7 +11,7 @@ passes a convolution behind the first trained layer, it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,10 +24,10 @@ from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer
+from gfcompile.progress import Progress, silent
 from gfcompile.report.kept import EXACT_INPUT, Kept, kept_tensors
 from gfcompile.stages import allowed_algorithms
 
-Progress = Callable[[str], None]
 Cost = tuple[int, int]  # bytes, FLOPs
 
 
@@ -59,7 +59,7 @@ def price(
     edges: Sequence[int],
     shares: Sequence[float],
     scores: Scores,
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
 ) -> Prices:
     """`traced` trains all that may be trained, exactly; `chosen` are the convolutions to decide about."""
     by_name = {layer.name: layer for layer in traced.layers}

@@ -77,10 +77,12 @@ def needed_symbols(path: Path) -> dict[str, Version]:
 
 
 def parse_version(text: str) -> Version:
+    """`2.17` as (2, 17)."""
     return tuple(int(part) for part in text.split("."))
 
 
 def show_version(version: Version) -> str:
+    """(2, 17) as `2.17`."""
     return ".".join(map(str, version))
 
 

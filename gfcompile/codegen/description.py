@@ -33,6 +33,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
+        """Its size in memory."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def as_mapping(self) -> dict[str, Any]:

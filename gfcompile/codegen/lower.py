@@ -1,6 +1,6 @@
 """From the final fx graph to a Relax function whose bindings are all calls of fused kernels.
 
-TVM's own converters translate what they know; `converters.py` adds the gf operators and what TVM lacks.
+TVM's own converters translate what they know; `converters` adds the gf operators and what TVM lacks.
 """
 
 from __future__ import annotations

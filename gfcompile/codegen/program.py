@@ -34,6 +34,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
+        """Its size in the arena."""
         itemsize = 1 if self.dtype == "bool" else np.dtype(self.dtype).itemsize
         return math.prod(self.shape) * itemsize
 
@@ -134,6 +135,7 @@ class Program:
 
     @property
     def saved_bytes(self) -> int:
+        """Bytes kept from the forward pass for the backward pass."""
         return sum(self.buffers[index].bytes for index in self.saved())
 
 

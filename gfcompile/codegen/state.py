@@ -30,9 +30,11 @@ class StateTable:
                 self._indices[program, value] = self._constant(step.tensors[value.name])
 
     def index(self, program: str, value: Value) -> int:
+        """Where a program's value stands in the table."""
         return self._indices[program, value]
 
     def of_role(self, *roles: Role) -> list[Entry]:
+        """Entries of these roles, in order."""
         return [entry for entry in self.entries if entry.role in roles]
 
     def _state(self, value: Value, tensor: Tensor, step: Step) -> int:

@@ -51,10 +51,12 @@ class Value:
 
     @property
     def rank(self) -> int:
+        """The number of its axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
@@ -74,6 +76,7 @@ class Emitter:
 
     @property
     def constants(self) -> list[TensorProto]:
+        """Every constant that the nodes read."""
         return list(self._constants.values())
 
     def op(self, kind: str, *inputs: Operand, **attributes: Any) -> str:
@@ -106,6 +109,7 @@ class Emitter:
         return str(self._constants[key].name)
 
     def scalar(self, number: float, dtype: torch.dtype) -> str:
+        """A number as a constant of this type."""
         return self.constant(torch.tensor(number, dtype=dtype).numpy())
 
     def cast(self, value: Value, dtype: torch.dtype) -> str:

@@ -40,6 +40,7 @@ class Archive:
         return name in self._records
 
     def names(self) -> list[str]:
+        """Its records, in the file's order."""
         return list(self._records)
 
     def read(self, name: str) -> bytearray:
@@ -54,5 +55,6 @@ class Archive:
 
 
 def is_archive(path: str) -> bool:
+    """Whether the file begins as a zip does."""
     with open(path, "rb") as file:
         return file.read(4) == b"PK\x03\x04"

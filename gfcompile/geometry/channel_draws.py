@@ -30,14 +30,17 @@ class Draw:
 
     @classmethod
     def of_layer(cls, geometry: ConvGeometry, count: int) -> Draw:
+        """For a layer's geometry."""
         return cls(geometry.in_channels, geometry.out_channels, geometry.groups, count)
 
     @property
     def group_inputs(self) -> int:
+        """Input channels of one group."""
         return self.in_channels // self.groups
 
     @property
     def group_outputs(self) -> int:
+        """Output channels of one group."""
         return self.out_channels // self.groups
 
     @property
@@ -52,14 +55,17 @@ class Draw:
 
     @property
     def candidates(self) -> int:
+        """What one set is drawn from: groups, or the channels of a group."""
         return self.groups if self.takes_groups else self.group_inputs
 
     @property
     def width(self) -> int:
+        """Channels that come with one candidate."""
         return self.group_inputs if self.takes_groups else 1
 
     @property
     def chosen(self) -> int:
+        """Candidates drawn per set."""
         return self.count // self.width // self.sets
 
     @property

@@ -36,6 +36,7 @@ class Grid:
 
     @property
     def axes(self) -> tuple[Windows, Windows]:
+        """Rows, then columns."""
         return self.rows, self.cols
 
     @property
@@ -55,10 +56,12 @@ class Grid:
 
     @property
     def is_pixels(self) -> bool:
+        """Whether every patch is one pixel."""
         return self.key == Grid.pixels(self.size).key
 
     @property
     def is_whole(self) -> bool:
+        """Whether one patch is the whole map."""
         return self.key == Grid.whole(self.size).key
 
     def refines(self, coarse: Grid) -> bool:

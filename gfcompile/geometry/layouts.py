@@ -43,7 +43,9 @@ class WeightLayout:
         return tuple(self.order.index(axis) for axis in range(len(self.order)))
 
     def pack(self, weight: Tensor) -> Tensor:
+        """From PyTorch's order into the kernel's."""
         return weight.reshape(self.split_shape).permute(self.order).contiguous()
 
     def unpack(self, weight: Tensor) -> Tensor:
+        """From the kernel's order into PyTorch's."""
         return weight.permute(self.inverse_order).reshape(self.logical_shape).contiguous()

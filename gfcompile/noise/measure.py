@@ -13,7 +13,7 @@ The graphs are the traced ones and run in plain PyTorch: what TVM cannot compile
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,12 +31,12 @@ from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.pipeline import run
 from gfcompile.passes.select import BACKWARD, Select
 from gfcompile.passes.static_moves import StaticMoves
+from gfcompile.progress import Progress, silent
 from gfcompile.stages import trace
 from gfcompile.step import Role, Step, Value
 from gfcompile.verify.eager import run_eagerly
 
 FILTERED = gf.filtered_convolution_backward.default
-Progress = Callable[[str], None]
 Gradients = tuple[Tensor | None, Tensor, Tensor]  # gx, gw, gy
 TIED = "its kernel is another layer's, which is measured with the gradients of both"
 
@@ -78,7 +78,7 @@ class Measured:
     gw_squared: Mapping[str, float]
 
 
-def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = lambda _: None) -> Measured:
+def measure(job: Job, y: Tensor, edges: Sequence[int], progress: Progress = silent) -> Measured:
     """Measure the layers that the job's request chooses, on the batch `job.example` with the target `y`."""
     traced = trace(job, progress)
     plan = traced.plan

@@ -18,6 +18,7 @@ from gfcompile.job import Job
 from gfcompile.noise.advice import Advice, advise
 from gfcompile.noise.measure import Measured, Progress, measure
 from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words
+from gfcompile.progress import Progress, silent
 from gfcompile.report.quality_picture import Panel, draw_quality
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import by_x
@@ -69,7 +70,7 @@ def measure_quality(
     edges: Sequence[int],
     least_cosine: float = LEAST_COSINE,
     source: str = "batch",
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
 ) -> Quality:
     """Of the layers that the job's request chooses, on its example; `source` begins the errors about the batch."""
     check_batch(job, y, source)

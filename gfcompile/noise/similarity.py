@@ -29,6 +29,7 @@ class Comparison:
         self.signal = self.noise = self.found = self.product = 0.0
 
     def add(self, exact: Tensor, found: Tensor) -> None:
+        """One more pair of tensors."""
         a, b = exact.to(torch.float64).flatten(), found.to(torch.float64).flatten()
         self.signal += float(a @ a)
         self.found += float(b @ b)
@@ -37,6 +38,7 @@ class Comparison:
         self.noise += float(difference @ difference)
 
     def result(self) -> Likeness:
+        """Of all pairs together; unknown where nothing exact is there to compare with."""
         if self.signal == 0.0 or not math.isfinite(self.signal + self.found):
             return Likeness(None, None)
         snr = 10 * math.log10(self.signal / self.noise) if self.noise else math.inf
@@ -45,6 +47,7 @@ class Comparison:
 
 
 def compare(exact: Tensor, found: Tensor) -> Likeness:
+    """One pair of tensors."""
     comparison = Comparison()
     comparison.add(exact, found)
     return comparison.result()

@@ -36,6 +36,7 @@ def _(g: Tensor, w: Tensor, groups: int, taps: list[int]) -> Tensor:
 
 
 def mix_weight(g: Tensor, x_tilde: Tensor, groups: int, kernel: list[int]) -> Tensor:
+    """gw[co, ci, u] = sum over samples and patches of g[co] * x_tilde[ci], for every tap u alike."""
     left, right = g.unflatten(1, (groups, -1)), x_tilde.unflatten(1, (groups, -1))
     mixed = torch.einsum("ngopq,ngipq->goi", left, right).flatten(0, 1)
     return mixed[:, :, None, None].expand(*mixed.shape, *kernel).contiguous()

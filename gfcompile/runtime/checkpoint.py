@@ -110,6 +110,7 @@ def check_finite(tensors: Mapping[str, Array], steps: int, last_loss: float) -> 
 
 
 def is_finite(array: Array) -> bool:
+    """Whether it holds neither infinities nor NaNs."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 

@@ -28,6 +28,7 @@ class ObstructedError(OSError):
 
 
 def previous_of(path: Path) -> Path:
+    """Where the checkpoint before this one is kept."""
     return path.with_name(f"{path.name}.previous")
 
 

@@ -88,21 +88,26 @@ class Library:
         return [_entry(value) for value in found]
 
     def about(self) -> About:
+        """What was compiled."""
         return self._c.gf_step_about().contents
 
     def create(self, threads: int) -> int:
+        """A new step on so many threads, by its handle."""
         handle = self._c.gf_step_create(threads)
         if not handle:
             raise StepError(f"load: {self._error()}")
         return int(handle)
 
     def destroy(self, handle: int) -> None:
+        """Free the step; its handle is void from now on."""
         self._c.gf_step_destroy(handle)
 
     def threads(self, handle: int) -> int:
+        """Threads that the step runs on."""
         return int(self._c.gf_step_threads(handle))
 
     def set_threads(self, handle: int, threads: int) -> None:
+        """Run on so many threads from the next call on."""
         self._check(self._c.gf_step_set_threads(handle, threads), "threads")
 
     def get(self, handle: int, index: int, physical: Array) -> None:
@@ -110,37 +115,45 @@ class Library:
         self._check(self._c.gf_step_get(handle, index, physical.ctypes.data), "state")
 
     def set(self, handle: int, index: int, physical: Array) -> None:
+        """Copy a tensor into the state, in the library's layout."""
         self._check(self._c.gf_step_set(handle, index, physical.ctypes.data), "state")
 
     def train(self, handle: int, inputs: Inputs, lr: float) -> float:
+        """One training step; returns the loss."""
         loss = ctypes.c_float()
         self._check(self._c.gf_step_train(handle, _pointers(inputs), lr, ctypes.byref(loss)), "train")
         return loss.value
 
     def gradients(self, handle: int, inputs: Inputs, gradients: Sequence[Array]) -> float:
+        """Fill in the gradients and change nothing; returns the loss."""
         loss = ctypes.c_float()
         code = self._c.gf_step_gradients(handle, _pointers(inputs), ctypes.byref(loss), _pointers(gradients))
         self._check(code, "gradients")
         return loss.value
 
     def predict(self, handle: int, inputs: Inputs, outputs: Sequence[Array]) -> None:
+        """Fill in the model's outputs."""
         self._check(self._c.gf_step_predict(handle, _pointers(inputs), _pointers(outputs)), "predict")
 
     def features(self, handle: int, inputs: Inputs, features: Sequence[Array]) -> None:
+        """Fill in what the frozen prefix makes of the inputs."""
         self._check(self._c.gf_step_features(handle, _pointers(inputs), _pointers(features)), "features")
 
     def train_features(self, handle: int, inputs: Inputs, lr: float) -> float:
+        """One training step on features; returns the loss."""
         loss = ctypes.c_float()
         code = self._c.gf_step_train_features(handle, _pointers(inputs), lr, ctypes.byref(loss))
         self._check(code, "train_features")
         return loss.value
 
     def get_draws(self, handle: int) -> Draws:
+        """What the next draw of channels depends on."""
         state = Draws()
         self._check(self._c.gf_step_get_draws(handle, ctypes.byref(state)), "draws")
         return state
 
     def set_draws(self, handle: int, state: Draws) -> None:
+        """Go on drawing from there."""
         self._check(self._c.gf_step_set_draws(handle, ctypes.byref(state)), "draws")
 
     def draw(self, handle: int, index: int, channels: Array) -> None:

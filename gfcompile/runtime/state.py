@@ -28,6 +28,7 @@ class StateArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def physical_shape(entry: dict[str, Any]) -> tuple[int, ...]:
+    """The shape in which the library keeps the tensor."""
     layout = entry.get("layout")
     if layout is None:
         return tuple(entry["shape"])
@@ -48,6 +49,7 @@ def unpack(entry: dict[str, Any], physical: Array) -> Array:
 
 
 def fits(entry: dict[str, Any], array: Array) -> bool:
+    """Whether the array has the entry's shape and type."""
     return array.shape == tuple(entry["shape"]) and array.dtype == np.dtype(entry["dtype"])
 
 
@@ -75,9 +77,11 @@ class State:
         return ((role, name, entry) for (role, name), entry in self._entries.items() if role in roles)
 
     def has(self, role: str, name: str) -> bool:
+        """Whether there is such a tensor."""
         return (role, name) in self._entries
 
     def entry(self, role: str, name: str) -> dict[str, Any]:
+        """What the manifest says of it."""
         return self._entries[role, name]
 
     def get(self, role: str, name: str) -> Array:
@@ -88,9 +92,11 @@ class State:
         return unpack(entry, physical)
 
     def set(self, role: str, name: str, logical: Array) -> None:
+        """Write a tensor that is in PyTorch's layout."""
         self.set_physical(role, name, pack(self._entries[role, name], logical))
 
     def set_physical(self, role: str, name: str, physical: Array) -> None:
+        """Write a tensor that is in the library's layout."""
         entry = self._entries[role, name]
         whole = np.ascontiguousarray(physical, entry["dtype"])
         self._library.set(self._handle, self._indices[role, name], whole)

@@ -169,6 +169,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def sha256(content: memoryview | bytes) -> str:
+    """The digest, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -15,6 +15,8 @@ from gfcompile.runtime.tensorfile import write_atomically
 
 
 class Merged(NamedTuple):
+    """What became of the lines of several databases."""
+
     records: int  # written
     duplicates: int  # left out
     problems: list[str]  # lines that were no records, left out too

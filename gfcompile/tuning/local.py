@@ -65,9 +65,11 @@ class LocalRunner:
         return read_measurement(out.decode(errors="replace"))
 
     def boards(self) -> int:
+        """This machine."""
         return 1
 
     def read_machine(self) -> dict[str, Any]:
+        """What is known of this machine."""
         return read_machine()
 
     def close(self) -> None:

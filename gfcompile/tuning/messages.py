@@ -19,6 +19,7 @@ _MINUTE = 60
 
 
 def head_text(procedure: Procedure, path: Path, budget: Budget) -> str:
+    """What is about to be tuned, for how long, and where trials are kept."""
     status, target, kind = procedure.status, procedure.target, procedure.runner.kind
     known = sum(kernel.known for kernel in status.kernels)
     shapes = len(procedure.algorithms.status.kernels)
@@ -35,6 +36,7 @@ def head_text(procedure: Procedure, path: Path, budget: Budget) -> str:
 
 
 def progress_text(status: Status) -> str:
+    """One line: the trial, what was gained, and the kernel at hand."""
     kernel = status.kernel
     if kernel is None:
         return f"tuning: {status.trials} trials"
@@ -47,6 +49,7 @@ def progress_text(status: Status) -> str:
 
 
 def summary_text(procedure: Procedure, path: Path) -> str:
+    """What tuning found, kernel by kernel."""
     status, algorithms, kind = procedure.status, procedure.algorithms.status, procedure.runner.kind
     kernels = sorted(status.kernels, key=lambda kernel: -kernel.seconds)
     total = status.untuned_seconds
@@ -75,6 +78,7 @@ def summary_text(procedure: Procedure, path: Path) -> str:
 
 
 def ranking_progress(ranking: Ranking) -> str:
+    """One line: how many candidates, and the kernel at hand."""
     kernel = ranking.kernel
     return f"ranking candidates {ranking.trials} {kernel.task.name if kernel is not None else ''}"
 

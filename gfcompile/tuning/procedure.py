@@ -11,6 +11,7 @@ from gfcompile.codegen.tuned.record import EMULATED
 from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Lowered
+from gfcompile.progress import Progress, silent
 from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target
 from gfcompile.tuning.in_step import reject_slower, reject_slower_algorithms
@@ -36,8 +37,8 @@ class Procedure:
     workers: int
     lowered: Lowered | None = None
     runs_here: bool = True
-    show: Callable[[Status], None] = lambda _: None
-    progress: Callable[[str], None] = lambda _: None
+    show: Callable[[Status], None] = silent
+    progress: Progress = silent
     rejected: list[tuple[str, float]] = field(default_factory=list)  # with their ratio in the step
     algorithms: Session = field(init=False)
     kernels: Session = field(init=False)
@@ -56,6 +57,7 @@ class Procedure:
         self.interrupted = self.algorithms.status.interrupted = self.kernels.status.interrupted = True
 
     def run(self, budget: Budget) -> None:
+        """Tune until the budget is spent."""
         counted = self.lowered
         share = budget.part(_FOR_ALGORITHMS)
         if self.algorithms.status.kernels and share.trials != 0:

@@ -22,6 +22,7 @@ from gfcompile.codegen.tuned.keys import target_key, versions
 from gfcompile.codegen.tuned.record import RANKED
 from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import ContractError, UserError
+from gfcompile.progress import silent
 from gfcompile.targets import Target
 from gfcompile.tuning.gpu_model import count, estimate_seconds
 from gfcompile.tuning.space import Candidate, Drawn, draw, list_templates
@@ -55,6 +56,7 @@ class Ranked:
 
     @property
     def score(self) -> float:
+        """Of its best candidate, against the untuned kernel; 1 where none is better."""
         return self.best.score or 1.0 if self.best is not None else 1.0
 
 
@@ -71,10 +73,12 @@ class Ranking:
 
     @property
     def note(self) -> str:
+        """What a score of this GPU is worth."""
         return NOTE.format(arch=self.target.gpu.arch if self.target.gpu is not None else "a GPU")
 
     @property
     def seconds(self) -> float:
+        """Since it began."""
         return time.monotonic() - self.started
 
     @property
@@ -85,6 +89,7 @@ class Ranking:
 
     @property
     def is_over(self) -> bool:
+        """Whether the budget is spent."""
         trials, seconds = self.budget.trials, self.budget.seconds
         return (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
 
@@ -94,7 +99,7 @@ def rank(
     target: Target,
     database: Database,
     budget: Budget,
-    show: Callable[[Ranking], None] = lambda _: None,
+    show: Callable[[Ranking], None] = silent,
 ) -> Ranking:
     """Rank candidates of each kernel, those first that take most by the model; what is known is not ranked again."""
     judge = _Judge(target)

@@ -19,6 +19,7 @@ from gfcompile.codegen.tuned.database import Database, Record, is_faster, sure_r
 from gfcompile.codegen.tuned.keys import target_key, versions
 from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import UserError
+from gfcompile.progress import silent
 from gfcompile.targets import Target
 from gfcompile.tuning.builders import BuildPool, Built, Make
 from gfcompile.tuning.machine import COOL, HOT
@@ -47,7 +48,7 @@ class Session:
         database: Database,
         runner: Runner,
         workers: int,
-        show: Callable[[Status], None] = lambda _: None,
+        show: Callable[[Status], None] = silent,
         make: Make = draw,
     ) -> None:
         self._target, self._database, self._runner, self._show = target, database, runner, show
@@ -65,6 +66,7 @@ class Session:
         self.status = Status(self._kernels)
 
     def run(self, budget: Budget) -> None:
+        """Spend the budget on trials; `status` says how far it came."""
         status = self.status
         status.budget, status.started, status.ended = budget, time.monotonic(), None
         try:

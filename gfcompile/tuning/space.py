@@ -53,6 +53,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, Option], ...]]:
+        """The same for equal candidates."""
         return self.template, tuple(sorted(self.decisions.items()))
 
 

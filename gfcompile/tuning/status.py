@@ -26,6 +26,7 @@ class Budget:
         return Budget(trials, None if self.seconds is None else share * self.seconds)
 
     def without(self, spent: Status) -> Budget:
+        """What is left of it."""
         trials = None if self.trials is None else max(0, self.trials - spent.trials)
         return Budget(trials, None if self.seconds is None else max(0.0, self.seconds - spent.seconds))
 
@@ -58,6 +59,7 @@ class Tuned:
 
     @property
     def claim(self) -> float:
+        """How much of the next trials it should get: its time, less while trials gain nothing."""
         return (self.seconds - self.gained) * _STALE**self.stale
 
 
@@ -75,6 +77,7 @@ class Status:
 
     @property
     def untuned_seconds(self) -> float:
+        """Of all kernels, before tuning."""
         return sum(each.seconds for each in self.kernels)
 
     @property
@@ -85,10 +88,12 @@ class Status:
 
     @property
     def seconds(self) -> float:
+        """Since it began, or until it ended."""
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     @property
     def is_over(self) -> bool:
+        """Whether the budget is spent, or the user has had enough."""
         trials, seconds = self.budget.trials, self.budget.seconds
         spent = (trials is not None and self.trials >= trials) or (seconds is not None and self.seconds >= seconds)
         return spent or self.interrupted

@@ -59,13 +59,17 @@ class Runner(Protocol):
     kind: str  # "measured", or "emulated"
     form: Kind  # what it runs
 
-    def boards(self) -> int: ...  # trials that it can run at the same time
+    def boards(self) -> int:
+        """Trials that it can run at the same time."""
 
-    def read_machine(self) -> dict[str, Any]: ...  # what is known of the one that ran the last trial
+    def read_machine(self) -> dict[str, Any]:
+        """What is known of the machine that ran the last trial."""
 
-    def run(self, built: Path, timeout: float) -> Measurement: ...  # raises TrialFailed
+    def run(self, built: Path, timeout: float) -> Measurement:
+        """Run a built trial; raises TrialFailed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what it holds."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class TrialKernel:
 
     @property
     def objects(self) -> list[Path]:
+        """What is linked into a trial."""
         return [self.object] if self.prepare is None else [self.object, self.prepare]
 
 

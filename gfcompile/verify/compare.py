@@ -35,8 +35,9 @@ from gfcompile.ops import gf
 from gfcompile.optimizers import Optimizer, resolve_optimizer
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer
+from gfcompile.progress import Progress, silent
 from gfcompile.runtime.step import Step as RuntimeStep
-from gfcompile.step import Progress, Role, silent
+from gfcompile.step import Role
 from gfcompile.verify.eager import random_input, random_target, run_eagerly
 
 BATCHES = 3
@@ -67,6 +68,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within the tolerance."""
         return self.error <= self.tolerance  # a NaN fails
 
 

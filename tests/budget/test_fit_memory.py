@@ -15,6 +15,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.job import Job
 from gfcompile.plan import Layer, make_plan
+from gfcompile.progress import silent
 from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings.schema import Request
@@ -114,7 +115,7 @@ class Counted(Search):
     """Keeps what is drawn of the inputs, and a mask a layer; `asked` are the plans that were counted."""
 
     def __init__(self, layers: Sequence[Layer] = HEAVY, **wishes: object) -> None:
-        super().__init__(job_for(**wishes), layers, NATIVE, lambda _: None)
+        super().__init__(job_for(**wishes), layers, NATIVE, silent)
         self.asked: list[int | None] = []
 
     def count(self, job: Job) -> int:

@@ -15,6 +15,7 @@ from gfcompile.codegen.tuned.database import Database
 from gfcompile.codegen.tuned.keys import kernel_hash, target_key
 from gfcompile.codegen.tuned.tasks import Task
 from gfcompile.errors import UserError
+from gfcompile.progress import silent
 from gfcompile.targets import Target, find_target
 from gfcompile.tuning import session as session_module
 from gfcompile.tuning import status as status_module
@@ -52,7 +53,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         table: Table,
         tasks: Sequence[Task],
         database: Database,
-        show: Callable[[Status], None] = lambda _: None,
+        show: Callable[[Status], None] = silent,
         kind: str = "measured",
         make: Make = draw,
     ) -> tuple[Session, Runner]:

@@ -54,6 +54,7 @@ class Nests:
 
     @property
     def parameters(self) -> int:
+        """How many of the buffers are the function's parameters."""
         return len(self.buffers) - len(self.offsets)
 
 
@@ -123,6 +124,7 @@ def _with_whole_masks(source: str) -> str:
 
 
 def device_target(target: Target) -> tvm.target.Target:
+    """The GPU as TVM describes one, with its host."""
     gpu = target.gpu
     if gpu is None:
         raise ContractError(f"target '{target.name}' has no GPU")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from gfcompile.codegen.cuda.nvrtc import compile_ptx
 from gfcompile.codegen.cuda.ptxas import Usage, assemble, make_usages
 from gfcompile.codegen.cuda.stubs import Image, Stub, write_stubs
 from gfcompile.errors import ContractError
+from gfcompile.progress import Progress, silent
 from gfcompile.targets import Target
 
 
@@ -31,7 +32,7 @@ def compile_module(
     functions: Mapping[str, tuple[tirx.PrimFunc, bool]],
     target: Target,
     folder: Path,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> CudaModule:
     """All at once, for NVRTC takes longest to read its own headers. With its flag set, no two arguments share memory.
 

@@ -63,6 +63,7 @@ def parse(log: str) -> dict[str, tuple[int, int, int]]:
 
 
 def make_usages(counted: Mapping[str, tuple[int, int, int]], launches: list[Launch], gpu: Gpu) -> list[Usage]:
+    """What each launch takes of the GPU, from (registers, shared bytes, spilled bytes) by kernel."""
     usages = []
     for launch in launches:
         if launch.kernel not in counted:

@@ -28,10 +28,12 @@ class Image:
 
     @property
     def bytes(self) -> int:
+        """Its size in the library."""
         return self.path.stat().st_size + int(self.is_ptx)  # text ends with a zero
 
 
 def write_stubs(stubs: Mapping[str, Stub], images: Sequence[Image]) -> str:
+    """The C file with the images, the names of their kernels, and a function per stub."""
     kernels = [launch.kernel for stub in stubs.values() for launch in stub.launches]
     numbers = {kernel: number for number, kernel in enumerate(kernels)}
     lines = ['#include "gf_cuda.h"', ""]

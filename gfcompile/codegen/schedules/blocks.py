@@ -28,10 +28,12 @@ class Block:
 
     @property
     def name(self) -> str:
+        """The name its kernel gave it."""
         return self.node.name_hint
 
     @property
     def kinds(self) -> list[int]:
+        """The kind of each loop variable, as TVM numbers them."""
         return [int(v.iter_type) for v in self.node.iter_vars]
 
     @property
@@ -46,10 +48,12 @@ class Block:
 
     @property
     def spatial_vars(self) -> list[tirx.Var]:
+        """Loop variables of the result's axes."""
         return [v.var for v in self.node.iter_vars if int(v.iter_type) == _SPATIAL]
 
     @property
     def reduce_vars(self) -> list[tirx.Var]:
+        """Loop variables that are summed over."""
         return [v.var for v in self.node.iter_vars if int(v.iter_type) == _REDUCE]
 
     @property
@@ -76,6 +80,7 @@ class Block:
 
     @property
     def is_injective(self) -> bool:
+        """Whether it stores one value per element, and reduces nothing."""
         body = self.node.body
         if self.reduce or self.node.init is not None or len(self.node.writes) != 1:
             return False
@@ -113,6 +118,7 @@ def list_blocks(sch: Schedule) -> list[Block]:
 
 
 def find_block(sch: Schedule, name: str) -> Block:
+    """The block of this name."""
     rv = sch.get_sblock(name)
     return Block(rv, sch.get(rv))
 

@@ -59,6 +59,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
 
 
 def is_dot(block: Block, target: Target) -> bool:
+    """Whether it sums products of two runs of memory."""
     factors = block.factors
     if factors is None or not block.spatial or block.reduce[-1] % target.lanes:
         return False

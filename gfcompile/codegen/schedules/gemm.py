@@ -58,6 +58,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
 
 
 def is_product(block: Block, target: Target) -> bool:
+    """Whether it is a product whose last axis fills vectors of one operand."""
     factors = block.factors
     if factors is None or not block.spatial:
         return False

@@ -30,6 +30,7 @@ _MOST_TURNS = 16
 
 
 def divisors(number: int, limit: int) -> list[int]:
+    """Those up to the limit, ascending."""
     return [d for d in range(1, min(number, limit) + 1) if number % d == 0]
 
 
@@ -84,6 +85,7 @@ class Tile:
 
     @property
     def accumulators(self) -> int:
+        """Vector registers that its sums take."""
         return prod(self.sizes) // self.width
 
 

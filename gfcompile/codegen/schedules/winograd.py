@@ -58,10 +58,12 @@ class Shape:
 
     @property
     def edge(self) -> int:
+        """Outputs along one edge of a tile."""
         return self.span - 2
 
     @property
     def tiles(self) -> int:
+        """Tiles of the whole batch."""
         return self.images * self.rows * self.cols
 
 

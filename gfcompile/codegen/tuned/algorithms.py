@@ -12,6 +12,7 @@ ALGORITHMS: dict[str, int | None] = {PLAIN: None, **{f"winograd-{edge}": edge fo
 
 
 def name_of(edge: int | None) -> str:
+    """The algorithm with this edge; None is the plain sum."""
     return next(name for name, each in ALGORITHMS.items() if each == edge)
 
 

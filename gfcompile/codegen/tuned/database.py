@@ -104,6 +104,7 @@ class Databases:
 
     @property
     def problems(self) -> list[str]:
+        """Lines of any database that were no records."""
         return [problem for layer in self.layers for problem in layer.problems]
 
     def best(self, kernel: str, target: str, allow_emulated: bool = False) -> Record | None:

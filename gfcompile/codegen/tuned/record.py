@@ -41,6 +41,7 @@ class BadRecordError(Exception):
 
 
 def as_mapping(record: Record) -> dict[str, Any]:
+    """As it is written: a JSON object."""
     return {field.name: getattr(record, field.name) for field in fields(Record)}
 
 
@@ -58,6 +59,7 @@ def write_record(record: Record) -> bytes:
 
 
 def read_record(line: bytes) -> Record:
+    """One line of a database; raises BadRecordError with what is wrong with it."""
     try:
         values = json.loads(line.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or a number of thousands of digits

@@ -72,6 +72,7 @@ def write_tasks(tasks: Iterable[Task]) -> bytes:
 
 
 def read_tasks(artifact: Path) -> list[Task]:
+    """The kernels that an artifact keeps for tuning."""
     path = artifact / "graphs" / KERNELS
     try:
         rows = json.loads(gzip.decompress(path.read_bytes()))

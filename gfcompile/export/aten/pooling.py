@@ -31,6 +31,7 @@ class Pool:
 
     @classmethod
     def of(cls, size: Ints, pooled: Ints, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints = (1,)) -> Pool:
+        """With the operator's own arguments: an empty stride is the kernel's, one number is for both axes."""
         edges = per_axis(kernel, 2)
         rest = [per_axis(values, 2) for values in (stride or edges, padding, dilation)]
         return cls(list(size), list(pooled), edges, *rest)
@@ -204,6 +205,7 @@ def _adaptive_avg_pool_backward(to: Emitter, out: Value, gy: Value, x: Value) ->
 
 
 def adaptive_avg_pool_backward(to: Emitter, gy: Operand, size: Ints, pooled: Ints) -> str:
+    """Each pooled gradient shared out over its window: a matrix per axis."""
     rows, cols = (_adaptive_matrix(n, count) for n, count in zip(size, pooled, strict=True))
     return to.op("MatMul", to.op("MatMul", rows.T.copy(), gy), cols)
 

@@ -44,6 +44,7 @@ def axes_of(x: Value, axes: Axes) -> list[int]:
 
 
 def reduced(to: Emitter, kind: str, x: Value, axes: Axes, keepdim: bool) -> str:
+    """An ONNX reduction; a scalar is its own."""
     if x.rank == 0:
         return x.name
     return to.op(kind, x, axes_of(x, axes), keepdims=int(keepdim))

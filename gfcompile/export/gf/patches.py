@@ -28,6 +28,7 @@ class Patches:
 
     @classmethod
     def of(cls, shape: Ints, rows: Ints, cols: Ints, channels_last: bool) -> Patches:
+        """From the operator's arguments."""
         return cls(tuple(shape), (Windows(*rows), Windows(*cols)), (1, 2) if channels_last else (2, 3))
 
     @property
@@ -60,6 +61,7 @@ class Patches:
 
     @property
     def inner_axes(self) -> list[int]:
+        """The axes inside a patch, once rows and columns are split."""
         return [self.axes[0] + 1, self.axes[1] + 2]
 
     @property
@@ -73,6 +75,7 @@ class Patches:
 
 
 def sums(to: Emitter, x: Operand, patches: Patches) -> str:
+    """Crop to what the patches cover, pad to whole ones, split, and sum inside them."""
     start, stop = (list(edge) for edge in zip(*patches.covered, strict=True))
     before, after = patches.overhang
     cropped = to.op("Slice", x, start, stop, list(patches.axes))
@@ -82,6 +85,7 @@ def sums(to: Emitter, x: Operand, patches: Patches) -> str:
 
 
 def means(to: Emitter, x: Operand, patches: Patches) -> str:
+    """Sums over the pixels that a patch has on the map."""
     return to.op("Div", sums(to, x, patches), np.maximum(patches.area, 1))
 
 

@@ -54,6 +54,7 @@ class GraphReader:
         self._values: dict[str, fx.Node] = {}
 
     def read(self) -> fx.GraphModule:
+        """The whole graph, checked as it is read; raises a refusal that names the file."""
         part, signature = self._part["graph"], self._part["signature"]
         self._check_expressions(part)
         self._read_doors(part["inputs"], signature["input_specs"])

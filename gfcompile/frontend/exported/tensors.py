@@ -25,6 +25,7 @@ class Tensors:
 
 
 def read_tensors(path: str, archive: Archive) -> Tensors:
+    """The archive's weights and constants."""
     return Tensors(_read_table(path, archive, "weights"), _read_table(path, archive, "constants"))
 
 

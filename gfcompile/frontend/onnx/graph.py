@@ -31,6 +31,7 @@ class Node:
     scope: str = ""  # the torch module it came from, where PyTorch's exporter wrote it down
 
     def get(self, attribute: str, default: Any = None) -> Any:
+        """An attribute, or the default where the file has none."""
         return self.attributes.get(attribute, default)
 
 

@@ -26,6 +26,7 @@ class Windows:
 
     @property
     def extents(self) -> tuple[int, ...]:
+        """What a window covers of each axis, with its dilation."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations))
 
     @property
@@ -48,6 +49,7 @@ class Windows:
 
     @property
     def overhang(self) -> tuple[int, ...]:
+        """How far the last window of each axis reaches past the padded input."""
         ends = [(n - 1) * s + e for n, s, e in zip(self.counts, self.strides, self.extents)]
         return tuple(max(end - sum(p) - size, 0) for end, p, size in zip(ends, self.pads, self.sizes))
 

@@ -47,6 +47,7 @@ class Tile:
 
     @property
     def threads(self) -> tuple[int, int]:
+        """Threads of a block, (x, y)."""
         return self.columns // self.wide, self.rows // self.high
 
     @property
@@ -56,6 +57,7 @@ class Tile:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """What decides it, in the order in which it is chosen."""
         return self.rows, self.columns, self.high, self.wide
 
 
@@ -184,6 +186,7 @@ def _is_filled(tile: Tile, rows: int, columns: int) -> bool:
 
 
 def fits(tile: Tile, gpu: Gpu) -> bool:
+    """Whether the GPU's blocks have the threads, registers and shared memory for it."""
     least, most = _THREADS
     if tile.rows % tile.high or tile.columns % tile.wide or not least <= prod(tile.threads) <= most:
         return False
@@ -191,6 +194,7 @@ def fits(tile: Tile, gpu: Gpu) -> bool:
 
 
 def schedule_product(sch: Schedule, anchor: Block, target: Target, choices: Choices) -> None:
+    """Tile a matrix product for the GPU: blocks, threads, operands through shared memory."""
     product = read_product(anchor)
     assert product is not None
     assert target.gpu is not None

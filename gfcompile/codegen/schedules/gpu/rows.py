@@ -7,6 +7,7 @@ from tvm_ffi import structural_map
 
 
 def share_out(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Bind the parallel loops of a function that was written with its loops."""
     body = structural_map(function.body, (tirx.For, _bind), order="post")
     return tirx.PrimFunc(function.params, body, ret_type=function.ret_type, attrs=function.attrs)
 

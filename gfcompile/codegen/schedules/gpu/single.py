@@ -11,6 +11,7 @@ from gfcompile.targets import Target
 
 
 def apply(sch: Schedule, _target: Target, _choices: Choices) -> bool:
+    """One thread for everything: always possible, so it is the last rule."""
     for block in list_blocks(sch):
         bind_single(sch, block.rv)
     return True

@@ -36,4 +36,5 @@ def bind_single(sch: Schedule, block: SBlockRV) -> None:
 
 
 def is_bound(sch: Schedule, block: Block) -> bool:
+    """Whether one of its loops belongs to threads already."""
     return any(sch.get(loop).kind == tirx.ForKind.THREAD_BINDING for loop in sch.get_loops(block.rv))
