@@ -57,5 +57,6 @@ def complain(text: str, word: str = "error: ") -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
+    """A line, at once."""
     stream.write(text + "\n")
     stream.flush()

@@ -16,7 +16,7 @@ from gfcompile.frontend.losses import main_output
 from gfcompile.frontend.trace import run_once, working_copy
 from gfcompile.job import Job
 from gfcompile.noise.advice import Advice, advise
-from gfcompile.noise.measure import Measured, Progress, measure
+from gfcompile.noise.measure import Measured, measure
 from gfcompile.noise.page import COLUMNS, LEGEND, as_data, rows, words
 from gfcompile.progress import Progress, silent
 from gfcompile.report.quality_picture import Panel, draw_quality
