@@ -136,7 +136,7 @@ def test_wrong_shape(capsys: Capture, folder: Path, tmp_path: Path) -> None:
         ),
         (["--data", "BATCH", "--batch", "9"], "--batch 9: BATCH has 6 samples; use 1 to 6"),
         (["--data", "BATCH", "--r", "2,x"], "--r '2,x': must be patch edges joined by commas, as in 1,2,4,7"),
-        (["--data", "BATCH", "--r", "0"], "--r '0': must be patch edges of 1 or more, as in 1,2,4,7"),
+        (["--data", "BATCH", "--r", "0"], "--r 0: must be patch edges of 1 or more, as in 1,2,4,7"),
         (
             ["--data", "BATCH", "--train", "blocks.*"],
             "--train blocks.*: no layer has that name; `gfcompile inspect MODEL` lists them",
