@@ -25,7 +25,8 @@ from gfcompile.geometry.winograd import choose_edge
 from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer
-from gfcompile.report.kept import EXACT_INPUT, Kept, kept_tensors
+from gfcompile.report.kept import EXACT_INPUT, kept_tensors
+from gfcompile.report.memory_schema import Kept
 
 Progress = Callable[[str], None]
 Cost = tuple[int, int]  # bytes, FLOPs
