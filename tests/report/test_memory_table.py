@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -14,8 +13,9 @@ from gfcompile.compiler import make_survey
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Layer, Request, make_plan
-from gfcompile.report import survey_report
+from gfcompile.report import SurveyReport, survey_report
 from gfcompile.report.counts import kept_bytes
+from gfcompile.report.memory_schema import ConvInputs
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18, resnet34
 
@@ -31,7 +31,7 @@ def survey_of(model: str) -> list[Layer]:
     return make_survey(Job(MODELS[model](), (torch.zeros(1, 3, 224, 224),), resolve_loss("cross_entropy"), Request()))
 
 
-def report_of(model: str, layers: int) -> dict[str, Any]:
+def report_of(model: str, layers: int) -> SurveyReport:
     plan = make_plan(survey_of(model), Request(layers=layers, patches={"*": 2}))
     return survey_report(survey_of(model), plan, plan.refused, (1, 3, 224, 224))
 
@@ -48,8 +48,9 @@ def report_of(model: str, layers: int) -> dict[str, Any]:
     ],
 )
 def test_table_2(model: str, layers: int, exact: float, filtered: float) -> None:
-    found = report_of(model, layers)["memory"]["conv_inputs"]
-    assert found == {"numbers_are": "counted", "exact_bytes": exact * 1024, "filtered_bytes": filtered * 1024}
+    found = report_of(model, layers).memory.conv_inputs
+    assert found == ConvInputs(exact_bytes=int(exact * 1024), filtered_bytes=int(filtered * 1024))
+    assert found.numbers_are == "counted"
 
 
 @pytest.mark.parametrize(("model", "megabytes"), [("resnet18", 8.33), ("resnet34", 13.11), ("mobilenet_v2", 25.81)])
