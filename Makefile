@@ -63,7 +63,7 @@ evidence: $(STAMP)  ## fine-tuning on Fashion-MNIST with every method, into docs
 	$(PY) -m benchmarks.evidence.suite
 
 golden: $(STAMP)  ## rewrite the golden files; review the diff like code
-	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes $(PYTEST_FLAGS)
+	GF_UPDATE_GOLDEN=1 $(PY) -m pytest tests/passes tests/report/test_json_form.py $(PYTEST_FLAGS)
 
 clean:  ## remove what the other targets wrote, .venv included
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz

@@ -11,6 +11,7 @@ import gfcompile
 from gfcompile.errors import UserError
 from gfcompile.optimizers import SGD, Adam, AdamW, RMSprop, resolve_optimizer, starting_rate
 from gfcompile.report.page import optimizer_words
+from gfcompile.report.schema import OptimizerPart
 from gfcompile.settings.text import split_settings
 
 
@@ -259,7 +260,7 @@ def test_settings_as_text():
 
 def test_the_report_names_what_is_on():
     optimizer = AdamW(amsgrad=True, clip_norm=1.0, groups={"*.bias": {"weight_decay": 0.0, "maximize": False}})
-    assert optimizer_words({**optimizer.as_mapping(), "lr": 0.001}) == (
+    assert optimizer_words(OptimizerPart(optimizer, 0.001)) == (
         "adamw (betas 0.9 and 0.999, eps 1e-08, weight_decay 0.01, amsgrad, clip_norm 1.0, lr 0.001); "
         "*.bias: weight_decay 0.0"
     )

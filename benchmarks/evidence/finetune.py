@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import make_plan
+from gfcompile.report import read_report
+from gfcompile.report.schema import LayerRow
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
@@ -54,7 +56,7 @@ def sparse_ratio(model: nn.Module, layers: int, x: torch.Tensor) -> float:
 
     def share(ratio: float) -> float:
         found = make_sparse(survey, make_plan(survey, Request(layers=layers, sparse={"*": ratio})))
-        return float(found["share"]) if found else 1.0
+        return found.share if found else 1.0
 
     fitting = [thousandths / 1000 for thousandths in range(1, 1000) if share(thousandths / 1000) <= SHARE]
     if not fitting:
@@ -111,28 +113,26 @@ def snr_db(exact: np.ndarray, approximate: np.ndarray) -> float:
 
 def counted(artifact: Path) -> dict[str, Any]:
     """From the artifact's report, an image: what training the convolutions adds to the forward pass, and the memory."""
-    report = json.loads((artifact / "report.json").read_text(encoding="utf-8"))
-    batch = report["input_shape"][0]
-    convolutions = [layer for layer in report["layers"] if layer["trained"] and layer["kind"] == "conv"]
-    flops = [layer["flops"]["filtered"] for layer in convolutions]
+    report = read_report(artifact)
+    batch = report.input_shape[0]
+    convolutions = [layer for layer in report.layers if layer.trained and layer.kind == "conv"]
+    flops = [layer.flops.filtered for layer in convolutions]
     return {
         "numbers_are": "counted",
-        "flops": sum(each["backward"] + each["forward_overhead"] for each in flops) / batch,
-        "forward_flops": _forward_flops(report["layers"]) / batch,
-        "saved_bytes": report["memory"]["saved_bytes"],
-        "arena_bytes": report["memory"]["arena_bytes"],
-        "updated_share": report["sparse"]["share"] if report["sparse"] else None,
-        "drawn_share": _drawn_share(convolutions) if report["sparse"] else None,
+        "flops": sum(each.backward + each.forward_overhead for each in flops) / batch,
+        "forward_flops": _forward_flops(report.layers) / batch,
+        "saved_bytes": report.memory.saved_bytes,
+        "arena_bytes": report.memory.arena_bytes,
+        "updated_share": report.sparse.share if report.sparse else None,
+        "drawn_share": _drawn_share(convolutions) if report.sparse else None,
     }
 
 
-def _drawn_share(convolutions: list[dict[str, Any]]) -> float:
+def _drawn_share(convolutions: Sequence[LayerRow]) -> float:
     """Of the input channels of all trained convolutions together."""
-    drawn, every = (
-        sum(each) for each in zip(*((one["channels"], one["geometry"]["in_channels"]) for one in convolutions))
-    )
+    drawn, every = (sum(each) for each in zip(*((one.channels, one.geometry.in_channels) for one in convolutions)))
     return drawn / every
 
 
-def _forward_flops(layers: list[dict[str, Any]]) -> int:
-    return sum(layer["flops"]["exact"]["forward"] for layer in layers if layer["flops"])
+def _forward_flops(layers: Sequence[LayerRow]) -> int:
+    return sum(layer.flops.exact.forward for layer in layers if layer.flops)

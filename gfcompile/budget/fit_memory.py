@@ -211,7 +211,7 @@ def with_shares(layers: Sequence[Layer], request: Request, count: int) -> Reques
 
 def _keeps_to_share(layers: Sequence[Layer], request: Request) -> bool:
     counted = make_sparse(layers, make_plan(layers, request))
-    return counted is not None and counted["updated_weights"] <= SHARE * counted["convolution_weights"]
+    return counted is not None and counted.updated_weights <= SHARE * counted.convolution_weights
 
 
 def _rewritten(job: Job, target: Target) -> Step:

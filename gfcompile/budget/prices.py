@@ -25,7 +25,8 @@ from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer
 from gfcompile.progress import Progress, silent
-from gfcompile.report.kept import EXACT_INPUT, Kept, kept_tensors
+from gfcompile.report.kept import EXACT_INPUT, kept_tensors
+from gfcompile.report.memory_schema import Kept
 from gfcompile.stages import allowed_algorithms
 
 Cost = tuple[int, int]  # bytes, FLOPs

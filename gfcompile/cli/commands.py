@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen, write
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gfcompile.codegen.tuned.database import Databases
     from gfcompile.job import Analysis, Job
+    from gfcompile.report import Report
     from gfcompile.targets import Target
 
 OK, FAILED = 0, 1
@@ -26,6 +27,7 @@ OK, FAILED = 0, 1
 
 def compile(args: argparse.Namespace) -> int:
     """`gfcompile MODEL`."""
+    from gfcompile.report import as_data, read_report
     from gfcompile.report.summary import head_text, summary_text, usage_text
 
     screen = Screen(args.quiet, args.json)
@@ -54,10 +56,10 @@ def compile(args: argparse.Namespace) -> int:
         report = _analyse(job, screen, dump, dump, machine, tuning)
     else:
         folder = compile_job(job, out, machine, screen.progress, dump, settings.debug, tuning)
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = read_report(folder)
     screen.clear()
     if args.json:
-        found = {"artifact": str(folder) if folder else None, "input": source, **report}
+        found = {"artifact": str(folder) if folder else None, "input": source, **as_data(report)}
         screen.result(json.dumps(found, indent=1))
     elif not args.quiet:
         is_foreign = explain_foreign(machine) is not None
@@ -102,12 +104,13 @@ def check(args: argparse.Namespace) -> int:
 
 def inspect(args: argparse.Namespace) -> int:
     """`gfcompile inspect`."""
+    from gfcompile.report import Report, SurveyReport, as_data, read_report
     from gfcompile.report.summary import head_text, summary_text
 
     screen = Screen(args.quiet, args.json)
     folder = Path(args.model)
     if folder.is_dir():
-        report = _read_report(folder)
+        report: SurveyReport = read_report(folder)
     elif args.quick:
         from gfcompile.plan import make_plan
         from gfcompile.report import survey_report
@@ -121,8 +124,8 @@ def inspect(args: argparse.Namespace) -> int:
         job, _, _ = load_job(args, screen)
         report = _analyse(job, screen, None, args.out)
     screen.clear()
-    head = f"{head_text(report, None, False)}\n\n" if "estimate" in report else ""
-    screen.result(json.dumps(report, indent=1) if args.json else head + summary_text(report))
+    head = f"{head_text(report, None, False)}\n\n" if isinstance(report, Report) else ""
+    screen.result(json.dumps(as_data(report), indent=1) if args.json else head + summary_text(report))
     return OK
 
 
@@ -270,7 +273,7 @@ def _analyse(
     report: Path | None,
     target: Target | None = None,
     tuning: Databases | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """The report, written to a folder of its own if one is given; `dump` gets the graphs."""
     from gfcompile.codegen.tuned.database import Databases
     from gfcompile.export.dumps import Dumps
@@ -290,13 +293,3 @@ def _write(write_report: Callable[[Analysis, Path], None], analysis: Analysis, f
         write_report(analysis, folder)
     except OSError as error:
         raise UserError(f"{folder}: the report cannot be written there ({error.strerror}); choose another") from error
-
-
-def _read_report(folder: Path) -> dict[str, Any]:
-    path = folder / "report.json"
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UserError(f"{folder}: no report.json there; give a model, or a folder that gfcompile wrote") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is damaged; compile again") from error

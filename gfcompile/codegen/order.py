@@ -34,15 +34,6 @@ def order_calls(program: Program) -> list[Call]:
     return [traced[index] for index in state.order()]
 
 
-def peak_bytes(program: Program) -> int:
-    """The largest sum of slots alive at one call in the program's present order: no placement can need less."""
-    graph = _Graph(program, program.calls)
-    state = graph.start()
-    for index in range(len(program.calls)):
-        state = graph.run(state, index)
-    return state.peak
-
-
 def _legal_order(program: Program) -> list[Call]:
     """The traced order, except that an in-place update waits for every other reader of the old value."""
     before = _dependencies(program, program.calls)

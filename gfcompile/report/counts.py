@@ -86,11 +86,6 @@ def filtered_flops(
     )
 
 
-def minimum_flops(geometry: ConvGeometry) -> int:
-    """Equation (16): g_x when one patch covers the map, 2 C_x C_y - C_x an image."""
-    return geometry.batch * geometry.in_channels * (2 * geometry.out_channels // geometry.groups - 1)
-
-
 def kept_bytes(geometry: ConvGeometry, r: int | None = None, channels: int | None = None) -> int:
     """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel.
 

@@ -7,21 +7,29 @@ its operands in a cache can be faster.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from gfcompile.graph.ownership import module_of
+from gfcompile.report.machine_schema import Estimate, EstimateRow, NoEstimate
+from gfcompile.report.numbers_are import ESTIMATED
 from gfcompile.report.units import in_flops
 
 if TYPE_CHECKING:
     from gfcompile.codegen.program import Call, Program
     from gfcompile.job import Analysis
     from gfcompile.step import Step
-    from gfcompile.targets import Machine
+    from gfcompile.targets import Figure, Machine
 
-KIND = "estimate (roofline, no measurement)"
 ROWS = 8
 COLUMNS = ("layer", "pass", "FLOPs", "share", "limited by")
+WORDS = {
+    "peak_gflops": "{:g} GFLOP/s float32 at most",
+    "bandwidth_gbs": "{:g} GB/s of memory bandwidth",
+    "memory_gib": "{:g} GiB of memory",
+    "watts": "{:g} W",
+}
 
 
 @dataclass(frozen=True)
@@ -34,25 +42,25 @@ class Cost:
     bytes: int
 
 
-def make_estimate(analysis: Analysis) -> dict[str, Any]:
-    """For report.json: what the training step takes on its target, and the layers that dominate."""
+def make_estimate(analysis: Analysis) -> Estimate | NoEstimate:
+    """What the training step takes on its target, and the layers that dominate."""
     target = analysis.scheduler.target
-    head = {"numbers_are": KIND, "target": target.name}
     machine = target.machine
     if machine.peak_gflops is None or machine.bandwidth_gbs is None:
-        return {**head, "none": f"target '{target.name}' has no published peak and bandwidth in its file"}
+        reason = f"target '{target.name}' has no published peak and bandwidth in its file"
+        return NoEstimate(target=target.name, none=reason)
     costs = count_costs(analysis.programs["train"].program, analysis.steps["train"])
-    rows = _by_layer(costs, machine)
-    seconds = sum(row["seconds"] for row in rows)
-    return {
-        **head,
-        "seconds_a_step": seconds,
-        "joules_a_step": seconds * machine.watts.value if machine.watts is not None else None,
-        "flops": sum(cost.flops for cost in costs),
-        "bytes": sum(cost.bytes for cost in costs),
-        "layers": rows,
-        "figures": {name: figure for name, figure in asdict(machine).items() if figure is not None},
-    }
+    rows = _by_layer(costs, machine.peak_gflops, machine.bandwidth_gbs)
+    seconds = sum(row.seconds for row in rows)
+    return Estimate(
+        target=target.name,
+        seconds_a_step=seconds,
+        joules_a_step=seconds * machine.watts.value if machine.watts is not None else None,
+        flops=sum(cost.flops for cost in costs),
+        bytes=sum(cost.bytes for cost in costs),
+        layers=tuple(rows),
+        figures=machine,
+    )
 
 
 def count_costs(program: Program, step: Step) -> list[Cost]:
@@ -82,70 +90,59 @@ def _bytes(call: Call, program: Program) -> int:
     return sum(program.buffers[index].bytes for index in (*dict.fromkeys(call.inputs), *call.outputs))
 
 
-def _by_layer(costs: list[Cost], machine: Machine) -> list[dict[str, Any]]:
+def _by_layer(costs: Sequence[Cost], peak_gflops: Figure, bandwidth_gbs: Figure) -> list[EstimateRow]:
     """Calls of one layer and pass together, the slowest first."""
-    assert machine.peak_gflops is not None
-    assert machine.bandwidth_gbs is not None
-    rows: dict[tuple[str, bool], dict[str, Any]] = {}
+    groups: dict[tuple[str, bool], list[Cost]] = {}
     for cost in costs:
-        row = rows.setdefault(
-            (cost.layer, cost.backward),
-            {
-                "layer": cost.layer,
-                "pass": "backward" if cost.backward else "forward",
-                "flops": 0.0,
-                "bytes": 0,
-                "seconds": 0.0,
-                "seconds_of_memory": 0.0,
-            },
+        groups.setdefault((cost.layer, cost.backward), []).append(cost)
+    rows = []
+    for (layer, backward), calls in groups.items():
+        times = [(cost.flops / (peak_gflops.value * 1e9), cost.bytes / (bandwidth_gbs.value * 1e9)) for cost in calls]
+        row = EstimateRow(
+            layer=layer,
+            pass_="backward" if backward else "forward",
+            flops=sum(cost.flops for cost in calls),
+            bytes=sum(cost.bytes for cost in calls),
+            seconds=sum(max(time) for time in times),
+            seconds_of_memory=sum(memory if memory > arithmetic else 0.0 for arithmetic, memory in times),
         )
-        arithmetic = cost.flops / (machine.peak_gflops.value * 1e9)
-        memory = cost.bytes / (machine.bandwidth_gbs.value * 1e9)
-        row["flops"] += cost.flops
-        row["bytes"] += cost.bytes
-        row["seconds"] += max(arithmetic, memory)
-        row["seconds_of_memory"] += memory if memory > arithmetic else 0.0
-    return sorted(rows.values(), key=lambda row: -row["seconds"])
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row.seconds)
 
 
-def estimate_line(estimate: dict[str, Any]) -> str:
+def estimate_line(estimate: Estimate | NoEstimate) -> str:
     """One line for a terminal."""
-    if "none" in estimate:
-        return f"{KIND}: none, {estimate['none']}"
-    joules = estimate["joules_a_step"]
+    if isinstance(estimate, NoEstimate):
+        return f"{ESTIMATED}: none, {estimate.none}"
+    joules = estimate.joules_a_step
     energy = f", {_short(joules)}J" if joules is not None else ""
-    slowest = ", ".join(f"{row['layer']} {row['pass']} {_share(row, estimate)}" for row in estimate["layers"][:3])
-    time = f"about {_short(estimate['seconds_a_step'])}s{energy} a step on {estimate['target']}"
-    return f"{KIND}: {time}; most in {slowest}"
+    slowest = ", ".join(f"{row.layer} {row.pass_} {_share(row, estimate)}" for row in estimate.layers[:3])
+    time = f"about {_short(estimate.seconds_a_step)}s{energy} a step on {estimate.target}"
+    return f"{ESTIMATED}: {time}; most in {slowest}"
 
 
-def estimate_rows(estimate: dict[str, Any]) -> list[tuple[str, ...]]:
+def estimate_rows(estimate: Estimate) -> list[tuple[str, ...]]:
     """The layers that dominate."""
     return [
         (
-            row["layer"],
-            row["pass"],
-            in_flops(int(row["flops"])),
+            row.layer,
+            row.pass_,
+            in_flops(int(row.flops)),
             _share(row, estimate),
-            "memory" if row["seconds_of_memory"] > row["seconds"] / 2 else "arithmetic",
+            "memory" if row.seconds_of_memory > row.seconds / 2 else "arithmetic",
         )
-        for row in estimate["layers"][:ROWS]
+        for row in estimate.layers[:ROWS]
     ]
 
 
-def source_lines(estimate: dict[str, Any]) -> list[str]:
+def source_lines(machine: Machine) -> list[str]:
     """Where each figure comes from."""
-    words = {
-        "peak_gflops": "{:g} GFLOP/s float32 at most",
-        "bandwidth_gbs": "{:g} GB/s of memory bandwidth",
-        "memory_gib": "{:g} GiB of memory",
-        "watts": "{:g} W",
-    }
-    return [f"{words[name].format(each['value'])}: {each['source']}" for name, each in estimate["figures"].items()]
+    figures = {each.name: getattr(machine, each.name) for each in fields(machine)}
+    return [f"{WORDS[name].format(each.value)}: {each.source}" for name, each in figures.items() if each is not None]
 
 
-def _share(row: dict[str, Any], estimate: dict[str, Any]) -> str:
-    return f"{100 * row['seconds'] / estimate['seconds_a_step']:.0f} %"
+def _share(row: EstimateRow, estimate: Estimate) -> str:
+    return f"{100 * row.seconds / estimate.seconds_a_step:.0f} %"
 
 
 def _short(value: float) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -14,6 +12,7 @@ from gfcompile.graph.nodes import operator_name
 from gfcompile.graph.ownership import layer_of
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
+from gfcompile.report.memory_schema import Kept
 from gfcompile.step import Role, Step
 
 aten = torch.ops.aten
@@ -28,31 +27,12 @@ EXACT_INPUT = "its input, which its exact weight gradient reads"
 LARGER_PATCH = "a larger patch (--r {layer}=R), or freezing {layer}"
 
 
-@dataclass(frozen=True)
-class Kept:
-    """One crossing tensor; `kind` is x_tilde, mask, statistic, activation or loss."""
-
-    node: str
-    layer: str
-    kind: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    why: str
-    remedy: str
-
-
 def kept_tensors(step: Step) -> list[Kept]:
     """Of a training step after all passes, the largest first."""
     crossing = Crossing(step)
     explain = _Explanation(step, crossing)
     rows = [explain(node) for node in crossing.saved()]
     return sorted(rows, key=lambda row: (-row.bytes, row.node))
-
-
-def as_rows(kept: list[Kept]) -> list[dict[str, Any]]:
-    """For report.json."""
-    return [{**asdict(row), "shape": list(row.shape)} for row in kept]
 
 
 class _Explanation:

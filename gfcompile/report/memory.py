@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from gfcompile.report.kept import as_rows, kept_tensors
+from gfcompile.plan import Plan
+from gfcompile.report.counts import conv_input_bytes
+from gfcompile.report.kept import kept_tensors
+from gfcompile.report.memory_schema import ConvInputs, FullGradient, Memory, MemoryTotals, SideBySide, Variant
 from gfcompile.step import Role
 
 if TYPE_CHECKING:
@@ -16,39 +20,50 @@ FLOAT_BYTES = 4
 WEIGHTS = (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)
 
 
-def make_memory(analysis: Analysis) -> dict[str, Any]:
-    """The part of report.json's memory that needs the lowered programs."""
-    state = _state_bytes(analysis)
+def count_conv_inputs(plan: Plan, refused: Collection[str]) -> ConvInputs:
+    """A refused layer keeps its input whole."""
+    exact, filtered = conv_input_bytes(
+        (layer.geometry, None if layer.name in refused else layer.r, layer.channels)
+        for layer in plan.trained
+        if layer.geometry is not None
+    )
+    return ConvInputs(exact_bytes=exact, filtered_bytes=filtered)
+
+
+def make_memory(analysis: Analysis) -> Memory:
+    """The memory plan of the lowered programs."""
     weights, optimizer = weight_and_optimizer_bytes(analysis)
     train = analysis.programs["train"]
-    return {
-        "saved_bytes": analysis.saved_bytes,
-        "exact_saved_bytes": analysis.exact_saved_bytes,
-        "arena_bytes": analysis.arena_bytes,
-        "arena_bytes_by_program": {name: planned.placement.bytes for name, planned in analysis.programs.items()},
-        "scratch_bytes_a_thread": analysis.scratch_bytes,
-        "state_bytes": state,
-        "totals": {
-            "weights": weights,
-            "optimizer_state": optimizer,
-            "saved_activations": analysis.saved_bytes,
-            "scratch": train.placement.bytes - analysis.saved_bytes,
-        },
-        "side_by_side": {
-            name: {"saved_bytes": planned.program.saved_bytes, "arena_bytes": planned.placement.bytes}
-            for name, planned in variants(analysis).items()
-        },
-        "saved": as_rows(kept_tensors(analysis.steps["train"])),
-        "full_resolution_gradients": [
-            {
-                "node": found.node,
-                "shape": list(found.shape),
-                "bytes": math.prod(found.shape) * FLOAT_BYTES,
-                "reason": found.reason,
-            }
-            for found in analysis.materialised
-        ],
+    beside = {
+        name: Variant(saved_bytes=planned.program.saved_bytes, arena_bytes=planned.placement.bytes)
+        for name, planned in variants(analysis).items()
     }
+    return Memory(
+        conv_inputs=count_conv_inputs(analysis.plan, {refusal.layer for refusal in analysis.refusals}),
+        saved_bytes=analysis.saved_bytes,
+        exact_saved_bytes=analysis.exact_saved_bytes,
+        arena_bytes=analysis.arena_bytes,
+        arena_bytes_by_program={name: planned.placement.bytes for name, planned in analysis.programs.items()},
+        scratch_bytes_a_thread=analysis.scratch_bytes,
+        state_bytes=_state_bytes(analysis),
+        totals=MemoryTotals(
+            weights=weights,
+            optimizer_state=optimizer,
+            saved_activations=analysis.saved_bytes,
+            scratch=train.placement.bytes - analysis.saved_bytes,
+        ),
+        side_by_side=SideBySide(**beside),
+        saved=tuple(kept_tensors(analysis.steps["train"])),
+        full_resolution_gradients=tuple(
+            FullGradient(
+                node=found.node,
+                shape=tuple(found.shape),
+                bytes=math.prod(found.shape) * FLOAT_BYTES,
+                reason=found.reason,
+            )
+            for found in analysis.materialised
+        ),
+    )
 
 
 def weight_and_optimizer_bytes(analysis: Analysis) -> tuple[int, int]:

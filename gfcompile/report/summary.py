@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 from gfcompile.codegen.binary_check import needed_glibc
 from gfcompile.report.estimate import COLUMNS as ESTIMATE_COLUMNS
 from gfcompile.report.estimate import estimate_line, estimate_rows
 from gfcompile.report.gpu import gpu_line
+from gfcompile.report.machine_schema import Estimate
+from gfcompile.report.memory_schema import Memory
 from gfcompile.report.page import (
     KEPT_COLUMNS,
     LAYER_COLUMNS,
@@ -19,7 +21,9 @@ from gfcompile.report.page import (
     memory_rows,
     optimizer_words,
     prefix_lines,
+    total_rows,
 )
+from gfcompile.report.schema import Report, SurveyReport
 from gfcompile.report.sparse import sparse_lines
 from gfcompile.report.tuning import tuning_lines
 from gfcompile.report.units import in_bytes
@@ -28,21 +32,21 @@ LARGEST = 12
 LIBRARY, TRAINER = "libstep.so", "gf-train"
 
 
-def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> str:
+def head_text(report: Report, folder: Path | None, is_foreign: bool) -> str:
     """What a user wants to know first: what was filtered, what it costs, what to copy. Shapes were said before."""
-    plan, memory = report["plan"], report["memory"]
-    exact = [layer for layer in plan["trained"] if layer not in plan["filtered"]]
-    held = sum(memory["totals"].values())
+    plan, memory = report.plan, report.memory
+    exact = [layer for layer in plan.trained if layer not in plan.filtered]
+    held = sum(astuple(memory.totals))
     lines = [
-        f"filtered: {', '.join(plan['filtered']) or 'none'}; trained exactly: {', '.join(exact) or 'none'}",
-        f"costs, counted: {in_bytes(held)} of memory in a training step, {in_bytes(memory['saved_bytes'])} of it kept"
-        f" for backward (exact: {in_bytes(memory['exact_saved_bytes'])})",
-        estimate_line(report["estimate"]),
+        f"filtered: {', '.join(plan.filtered) or 'none'}; trained exactly: {', '.join(exact) or 'none'}",
+        f"costs, counted: {in_bytes(held)} of memory in a training step, {in_bytes(memory.saved_bytes)} of it kept"
+        f" for backward (exact: {in_bytes(memory.exact_saved_bytes)})",
+        estimate_line(report.estimate),
     ]
     if folder is not None and is_foreign:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         needs = needed_glibc(folder / LIBRARY)
-        driver = " and a CUDA driver" if "gpu" in report else ""
+        driver = " and a CUDA driver" if report.gpu is not None else ""
         lines.append(f"copy to the board: {folder}/ ({in_bytes(size)}); it needs glibc {needs} or newer{driver}")
         lines.append(f"    scp -r {folder} user@board:")
         if (folder / TRAINER).exists():
@@ -50,41 +54,46 @@ def head_text(report: dict[str, Any], folder: Path | None, is_foreign: bool) -> 
     return "\n".join(lines)
 
 
-def summary_text(report: dict[str, Any]) -> str:
+def summary_text(report: SurveyReport) -> str:
     """Layers, refusals and memory."""
-    parts = [text_table(LAYER_COLUMNS, layer_rows(report))]
-    plan, refusals = report["plan"], report["refusals"]
-    counts = f"{len(plan['trained'])} layers trained, {len(plan['filtered'])} filtered, {len(refusals)} refused"
-    parts.append("\n".join([counts, *(f"  {row['layer']}: stays exact: {row['reason']}" for row in refusals)]))
-    if report.get("sparse"):
-        parts.append("\n".join(sparse_lines(report["sparse"])))
-    parts.append(text_table(MEMORY_COLUMNS, memory_rows(report)))
-    if "optimizer" in report:
-        kept = in_bytes(report["memory"]["totals"]["optimizer_state"])
-        parts.append(f"loss {report['loss']}; {optimizer_words(report['optimizer'])}; optimizer state {kept}")
-    if "prefix" in report:
-        parts.append("\n".join(prefix_lines(report["prefix"])))
-    if "tuning" in report:
-        parts.append("\n".join(tuning_lines(report["tuning"])))
-    if "gpu" in report:
-        parts.append(gpu_line(report["gpu"]))
-    if "saved" in report["memory"]:
-        parts += _memory_plan(report["memory"])
-    if "layers" in report.get("estimate", {}):
-        table = text_table(ESTIMATE_COLUMNS, estimate_rows(report["estimate"]))
-        parts.append(f"{report['estimate']['numbers_are']} by layer:\n{table}")
+    parts = [text_table(LAYER_COLUMNS, layer_rows(report.layers))]
+    plan, refusals = report.plan, report.refusals
+    counts = f"{len(plan.trained)} layers trained, {len(plan.filtered)} filtered, {len(refusals)} refused"
+    parts.append("\n".join([counts, *(f"  {row.layer}: stays exact: {row.reason}" for row in refusals)]))
+    if report.sparse is not None:
+        parts.append("\n".join(sparse_lines(report.sparse)))
+    parts.append(text_table(MEMORY_COLUMNS, memory_rows(report.memory)))
+    if isinstance(report, Report):
+        parts += _lowered(report)
     return "\n\n".join(parts)
 
 
-def _memory_plan(memory: dict[str, Any]) -> list[str]:
-    totals = ", ".join(f"{name.replace('_', ' ')} {in_bytes(size)}" for name, size in memory["totals"].items())
+def _lowered(report: Report) -> list[str]:
+    """What is known of the lowered programs."""
+    kept = in_bytes(report.memory.totals.optimizer_state)
+    parts = [
+        f"loss {report.loss}; {optimizer_words(report.optimizer)}; optimizer state {kept}",
+        "\n".join(prefix_lines(report.prefix)),
+        "\n".join(tuning_lines(report.tuning)),
+    ]
+    if report.gpu is not None:
+        parts.append(gpu_line(report.gpu))
+    parts += _memory_plan(report.memory)
+    if isinstance(report.estimate, Estimate):
+        table = text_table(ESTIMATE_COLUMNS, estimate_rows(report.estimate))
+        parts.append(f"{report.estimate.numbers_are} by layer:\n{table}")
+    return parts
+
+
+def _memory_plan(memory: Memory) -> list[str]:
+    totals = ", ".join(f"{name} {size}" for name, size in total_rows(memory.totals))
     largest = [row[:5] for row in kept_rows(memory)[:LARGEST]]
-    rest = len(memory["saved"]) - len(largest)
+    rest = len(memory.saved) - len(largest)
     kept = text_table(KEPT_COLUMNS[:5], largest) + (f"\n... and {rest} smaller" if rest > 0 else "")
     parts = [f"a training step holds: {totals}", f"crosses from forward to backward:\n{kept}"]
     full: dict[str, int] = {}
-    for row in memory["full_resolution_gradients"]:
-        full[row["reason"]] = full.get(row["reason"], 0) + row["bytes"]
+    for row in memory.full_resolution_gradients:
+        full[row.reason] = full.get(row.reason, 0) + row.bytes
     if full:
         lines = [f"  {in_bytes(size)}: {reason}" for reason, size in full.items()]
         parts.append("\n".join(["gradients at full resolution:", *lines]))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfcompile.codegen.tuned.keys import target_key
 from gfcompile.geometry.winograd import choose_edge
 from gfcompile.graph.open_convolutions import find_open
+from gfcompile.report.machine_schema import TunedAlgorithm, TunedKernel, Tuning
 from gfcompile.report.units import by_x
 
 if TYPE_CHECKING:
@@ -16,61 +17,59 @@ if TYPE_CHECKING:
 COLUMNS = ("kernel", "times faster when it was tuned, measured", "template", "decisions")
 
 
-def make_tuning(analysis: Analysis) -> dict[str, Any]:
+def make_tuning(analysis: Analysis) -> Tuning:
     """Of the training program: how many kernels it has, those that were tuned, and what trials computed otherwise."""
     functions = analysis.programs["train"].program.functions
     tuned = {name: analysis.scheduler(function).tuned for name, function in functions.items()}
-    return {
-        "numbers_are": "measured",
-        "kernels": len(functions),
-        "tuned": [
-            {
-                "kernel": name,
-                "template": record.template,
-                "decisions": in_words(record.decisions),
-                "ratio": record.ratio,
-                "machine": dict(record.machine),
-                "date": record.date,
-            }
+    return Tuning(
+        kernels=len(functions),
+        tuned=tuple(
+            TunedKernel(
+                kernel=name,
+                template=record.template,
+                decisions=in_words(record.decisions),
+                ratio=record.ratio,
+                machine=record.machine,
+                date=record.date,
+            )
             for name, record in tuned.items()
-            if record is not None
-        ],
-        "algorithms": _follow_algorithms(analysis),
-        "problems": analysis.scheduler.tuning.problems,
-    }
+            if record is not None and record.ratio is not None
+        ),
+        algorithms=tuple(_follow_algorithms(analysis)),
+        problems=tuple(analysis.scheduler.tuning.problems),
+    )
 
 
-def _follow_algorithms(analysis: Analysis) -> list[dict[str, Any]]:
+def _follow_algorithms(analysis: Analysis) -> list[TunedAlgorithm]:
     """The convolutions that are computed otherwise than counting would have them."""
     machine, known = target_key(analysis.scheduler.target), analysis.scheduler.tuning
     sites = {site.convolution: site.edge for site in find_open(analysis.steps["train"])}
     found = {each: known.best(each.key, machine) for each, edge in sites.items() if edge != choose_edge(each)}
     return [
-        {"convolution": each.key, "algorithm": record.template, "ratio": record.ratio}
+        TunedAlgorithm(convolution=each.key, algorithm=record.template, ratio=record.ratio)
         for each, record in found.items()
-        if record is not None
+        if record is not None and record.ratio is not None
     ]
 
 
-def tuning_lines(tuning: dict[str, Any]) -> list[str]:
+def tuning_lines(tuning: Tuning) -> list[str]:
     """For a person: how many, from when; lines of a database that could not be read."""
-    tuned = tuning["tuned"]
-    lines = []
+    tuned, lines = tuning.tuned, []
     if tuned:
-        dates = sorted(row["date"][:10] for row in tuned)
+        dates = sorted(row.date[:10] for row in tuned)
         when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-        machines = sorted({str(row["machine"].get("cpu", "an unnamed CPU")) for row in tuned})
+        machines = sorted({str(row.machine.get("cpu", "an unnamed CPU")) for row in tuned})
         where = ", ".join(machines)
-        lines.append(f"tuned: {len(tuned)} of {tuning['kernels']} kernels follow trials of {when} on {where}")
+        lines.append(f"tuned: {len(tuned)} of {tuning.kernels} kernels follow trials of {when} on {where}")
     else:
-        lines.append(f"tuned: none of {tuning['kernels']} kernels; gfcompile tune measures what is faster")
-    for row in tuning["algorithms"]:
-        lines.append(f"{row['convolution']}: {row['algorithm']}, measured to be {row['ratio']:.2f}x faster")
-    return [*lines, *tuning["problems"]]
+        lines.append(f"tuned: none of {tuning.kernels} kernels; gfcompile tune measures what is faster")
+    for each in tuning.algorithms:
+        lines.append(f"{each.convolution}: {each.algorithm}, measured to be {each.ratio:.2f}x faster")
+    return [*lines, *tuning.problems]
 
 
-def tuning_rows(tuning: dict[str, Any]) -> list[tuple[str, ...]]:
-    return [(row["kernel"], f"{row['ratio']:.2f}", row["template"], row["decisions"]) for row in tuning["tuned"]]
+def tuning_rows(tuning: Tuning) -> list[tuple[str, ...]]:
+    return [(row.kernel, f"{row.ratio:.2f}", row.template, row.decisions) for row in tuning.tuned]
 
 
 def in_words(decisions: Decisions) -> str:

@@ -180,7 +180,7 @@ def test_the_share_is_not_exceeded_by_a_rounded_part() -> None:
     layers = [layer("frozen", 1, 49_900, 1), layer("last", 10_000, 1000, 1), HEAVY[-1]]
     sparse = make_sparse(layers, make_plan(layers, with_shares(layers, Request(), 1)))
     assert sparse is not None
-    assert (sparse["updated_weights"], sparse["convolution_weights"]) == (200_000, 10_049_900)
+    assert (sparse.updated_weights, sparse.convolution_weights) == (200_000, 10_049_900)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_mobilenet_in_256_kb() -> None:
     assert chosen.request.layers == 33
     sparse = make_sparse(layers, make_plan(layers, chosen.request))
     assert sparse is not None
-    assert sparse["updated_weights"] <= SHARE * sparse["convolution_weights"]
-    assert sparse["convolution_weights"] == 2_189_760  # of torchvision's model, its classifier aside
+    assert sparse.updated_weights <= SHARE * sparse.convolution_weights
+    assert sparse.convolution_weights == 2_189_760  # of torchvision's model, its classifier aside
     conv_inputs = 24.33 * KB * KB  # METHOD section 2: those of all layers
     assert placed_bytes(chosen, NATIVE) <= min(256 * KB, 0.02 * conv_inputs)

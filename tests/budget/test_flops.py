@@ -18,7 +18,8 @@ from gfcompile.graph.multiply_adds import multiply_adds
 from gfcompile.job import Job
 from gfcompile.passes.select import BACKWARD
 from gfcompile.plan import make_plan
-from gfcompile.report.report import survey_report
+from gfcompile.report import survey_report
+from gfcompile.report.schema import TrainedFlops
 from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
@@ -67,8 +68,8 @@ def test_no_plan_counts_less_than_its_report(case: str) -> None:
         if not any(choice.trains for choice in choices.values()):
             continue
         plan = make_plan(layers, as_request(choices, job.request))
-        rows = [row["flops"] for row in survey_report(layers, plan, (), (2,))["layers"] if row["flops"]]
-        counted = sum(row["filtered"]["total"] if "filtered" in row else row["exact"]["forward"] for row in rows)
+        rows = [row.flops for row in survey_report(layers, plan, (), (2,)).layers if row.flops is not None]
+        counted = sum(row.filtered.total if isinstance(row, TrainedFlops) else row.exact.forward for row in rows)
         assert flops_of(planner, offers) >= counted
 
 

@@ -165,9 +165,9 @@ def test_what_lies_beside_the_arena_is_told(planner: Planner, job: Job) -> None:
     memory = make_memory(analyse(Job(job.module, job.example, job.loss, request)))
     placed = found.chosen.placed
     assert placed is not None
-    assert placed.weight_bytes == memory["totals"]["weights"]
-    assert placed.optimizer_bytes == memory["totals"]["optimizer_state"]
-    assert placed.thread_bytes == memory["scratch_bytes_a_thread"]
+    assert placed.weight_bytes == memory.totals.weights
+    assert placed.optimizer_bytes == memory.totals.optimizer_state
+    assert placed.thread_bytes == memory.scratch_bytes_a_thread
     assert any(
         line.startswith(f"beside the arena: {in_bytes(placed.weight_bytes)} of weights, ") for line in about(found)
     )

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gfcompile.codegen.arena import ALIGNMENT, Placement, plan_arena
-from gfcompile.codegen.order import order_calls, peak_bytes
+from gfcompile.codegen.order import order_calls
 from gfcompile.codegen.program import Buffer, Call, Program
 from gfcompile.step import Role, Value
+from tests.codegen.peaks import peak_bytes
 from tests.codegen.test_program import PROGRAMS, analysed, programs, real_program, state_buffer
 
 GUARD = -2

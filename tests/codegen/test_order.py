@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from gfcompile.codegen.order import _dependencies, _legal_order, order_calls, peak_bytes
+from gfcompile.codegen.order import _dependencies, _legal_order, order_calls
 from gfcompile.codegen.program import Buffer, Call, Program
 from gfcompile.errors import ContractError
 from gfcompile.step import Role, Value
+from tests.codegen.peaks import peak_bytes
 from tests.codegen.test_program import PROGRAMS, assert_order, programs, real_program, state_buffer
 
 

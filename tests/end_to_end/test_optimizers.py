@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import gfcompile
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.report import read_report
 from gfcompile.report.summary import summary_text
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
@@ -203,8 +204,8 @@ def test_the_manifest_and_the_report_say_what_is_kept(exact: tuple[Case, Path]) 
     assert optimizer["name"] == case.kind.__name__.lower()
     assert optimizer["state_bytes"] == 4 * sum(int(np.prod(entry["shape"])) for entry in kept) > 0
     assert {key: optimizer[key] for key in case.clip} == case.clip
-    report = json.loads((out / "report.json").read_text())
-    assert report["memory"]["totals"]["optimizer_state"] == optimizer["state_bytes"]
+    report = read_report(out)
+    assert report.memory.totals.optimizer_state == optimizer["state_bytes"]
     assert f"; {optimizer['name']} (" in summary_text(report)
     assert "; optimizer state " in summary_text(report)
 

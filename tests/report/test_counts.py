@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gfcompile.geometry.convolution import ConvGeometry
-from gfcompile.report.counts import exact_flops, filtered_flops, kept_bytes, minimum_flops, patches
+from gfcompile.report.counts import exact_flops, filtered_flops, kept_bytes, patches
 
 # the layer of the paper's Figure 3: U-Net, 120x160, 192 -> 64 channels, 3x3
 UNET = ConvGeometry(1, 192, 64, (120, 160), (120, 160), (3, 3), (1, 1), (1, 1), (1, 1), 1)
@@ -31,7 +31,7 @@ def test_patches_are_rounded_up() -> None:
 
 
 def test_one_patch_over_the_map_is_equation_16() -> None:
-    assert filtered_flops(UNET, 160).input_gradient == minimum_flops(UNET) == 2 * 192 * 64 - 192
+    assert filtered_flops(UNET, 160).input_gradient == 2 * 192 * 64 - 192
 
 
 def test_filtered_weight_gradient_is_one_inner_product_a_channel_pair() -> None:

@@ -11,8 +11,9 @@ from torch import nn
 
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
-from gfcompile.report import make_report
-from gfcompile.report.estimate import KIND, count_costs, estimate_line, make_estimate
+from gfcompile.report import Report, make_report
+from gfcompile.report.estimate import count_costs, estimate_line, make_estimate
+from gfcompile.report.machine_schema import Estimate, NoEstimate
 from gfcompile.report.page import render_page
 from gfcompile.report.summary import head_text, summary_text
 from gfcompile.settings.schema import Request
@@ -52,7 +53,7 @@ def analysis() -> Analysis:
 
 
 @pytest.fixture(scope="module")
-def report(analysis: Analysis) -> dict[str, Any]:
+def report(analysis: Analysis) -> Report:
     return make_report(analysis)
 
 
@@ -72,15 +73,16 @@ def test_counts_are_those_of_the_shapes(analysis: Analysis) -> None:
 
 def test_arithmetic_is_the_limit_where_memory_is_fast(analysis: Analysis) -> None:
     estimate = make_estimate(analysis)
-    assert estimate["numbers_are"] == KIND == "estimate (roofline, no measurement)"
+    assert isinstance(estimate, Estimate)
+    assert estimate.numbers_are == "estimate (roofline, no measurement)"
     costs = count_costs(analysis.programs["train"].program, analysis.steps["train"])
     flops = sum(cost.flops for cost in costs)
-    assert estimate["flops"] == flops
-    assert estimate["seconds_a_step"] == pytest.approx(flops / 1e9, rel=1e-3)
-    assert estimate["joules_a_step"] == pytest.approx(3 * flops / 1e9, rel=1e-3)
-    assert sum(row["seconds"] for row in estimate["layers"]) == pytest.approx(estimate["seconds_a_step"])
-    assert estimate["layers"][0]["layer"] == "stem.0"
-    assert estimate["figures"]["peak_gflops"] == {"value": 1, "source": "a brochure"}
+    assert estimate.flops == flops
+    assert estimate.seconds_a_step == pytest.approx(flops / 1e9, rel=1e-3)
+    assert estimate.joules_a_step == pytest.approx(3 * flops / 1e9, rel=1e-3)
+    assert sum(row.seconds for row in estimate.layers) == pytest.approx(estimate.seconds_a_step)
+    assert estimate.layers[0].layer == "stem.0"
+    assert estimate.figures.peak_gflops == Figure(1, "a brochure")
 
 
 def test_memory_is_the_limit_where_arithmetic_is_fast(analysis: Analysis) -> None:
@@ -88,9 +90,10 @@ def test_memory_is_the_limit_where_arithmetic_is_fast(analysis: Analysis) -> Non
     estimate = make_estimate(slow)
     program = analysis.programs["train"].program
     moved = sum(sum(program.buffers[index].bytes for index in {*call.inputs, *call.outputs}) for call in program.calls)
-    assert estimate["bytes"] == moved
-    assert estimate["seconds_a_step"] == pytest.approx(moved / 1e9, rel=1e-3)
-    assert estimate["joules_a_step"] is None
+    assert isinstance(estimate, Estimate)
+    assert estimate.bytes == moved
+    assert estimate.seconds_a_step == pytest.approx(moved / 1e9, rel=1e-3)
+    assert estimate.joules_a_step is None
     assert " J " not in estimate_line(estimate)
 
 
@@ -98,8 +101,8 @@ def replace_target(analysis: Analysis, target: Target) -> Any:
     return type(analysis.scheduler)(target)
 
 
-def test_it_is_always_named(report: dict[str, Any]) -> None:
-    line = estimate_line(report["estimate"])
+def test_it_is_always_named(report: Report) -> None:
+    line = estimate_line(report.estimate)
     assert line.startswith("estimate (roofline, no measurement): about ")
     assert " a step on rpi4; most in stem.0 forward " in line
     assert line in head_text(report, None, is_foreign=True).splitlines()
@@ -114,9 +117,6 @@ def test_it_is_always_named(report: dict[str, Any]) -> None:
 
 def test_no_figures_no_estimate() -> None:
     estimate = make_estimate(analyse_for(find_target("native")))
-    assert estimate == {
-        "numbers_are": KIND,
-        "target": "native",
-        "none": "target 'native' has no published peak and bandwidth in its file",
-    }
-    assert estimate_line(estimate) == f"{KIND}: none, target 'native' has no published peak and bandwidth in its file"
+    reason = "target 'native' has no published peak and bandwidth in its file"
+    assert estimate == NoEstimate(target="native", none=reason)
+    assert estimate_line(estimate) == f"estimate (roofline, no measurement): none, {reason}"

@@ -47,12 +47,12 @@ def zoo(model: str, **wishes: Any) -> Analysis:
 @pytest.mark.parametrize("model", MODELS)
 def test_frozen_affine(model: str) -> None:
     """No full-resolution gradient, and little beside x_tilde: the issue's first line."""
-    memory = make_report(analysed(model))["memory"]
-    assert memory["full_resolution_gradients"] == []
+    memory = make_report(analysed(model)).memory
+    assert memory.full_resolution_gradients == ()
     heads = {"fc", "classifier.1", "loss"}
-    crossing = [row for row in memory["saved"] if row["layer"] not in heads]
-    assert sum(row["bytes"] for row in crossing if row["kind"] == "x_tilde") == BATCH * X_TILDE[model]
-    assert sum(row["bytes"] for row in crossing) <= MOST_OF_X_TILDE * BATCH * X_TILDE[model]
+    crossing = [row for row in memory.saved if row.layer not in heads]
+    assert sum(row.bytes for row in crossing if row.kind == "x_tilde") == BATCH * X_TILDE[model]
+    assert sum(row.bytes for row in crossing) <= MOST_OF_X_TILDE * BATCH * X_TILDE[model]
 
 
 @pytest.mark.parametrize("r", MOST_OF_EXACT)
@@ -104,17 +104,17 @@ def test_whose_and_why() -> None:
 
 
 def test_a_full_resolution_gradient_is_listed_with_its_reason() -> None:
-    memory = make_report(zoo("plain", train=["*"]))["memory"]
-    reasons = {row["reason"] for row in memory["full_resolution_gradients"]}
+    memory = make_report(zoo("plain", train=["*"])).memory
+    reasons = {row.reason for row in memory.full_resolution_gradients}
     assert "max_pool2d_with_indices_backward reads it pixel by pixel" in reasons
-    assert all(row["bytes"] > 0 and len(row["shape"]) == 4 for row in memory["full_resolution_gradients"])
+    assert all(row.bytes > 0 and len(row.shape) == 4 for row in memory.full_resolution_gradients)
 
 
 def test_the_variants_stand_side_by_side() -> None:
-    memory = make_report(analysed("mobilenet_v2"))["memory"]
-    beside = memory["side_by_side"]
-    assert beside["this_step"]["saved_bytes"] < beside["published"]["saved_bytes"] < beside["exact"]["saved_bytes"]
-    assert memory["totals"]["saved_activations"] + memory["totals"]["scratch"] == beside["this_step"]["arena_bytes"]
+    memory = make_report(analysed("mobilenet_v2")).memory
+    beside = memory.side_by_side
+    assert beside.this_step.saved_bytes < beside.published.saved_bytes < beside.exact.saved_bytes
+    assert memory.totals.saved_activations + memory.totals.scratch == beside.this_step.arena_bytes
 
 
 @pytest.mark.parametrize("model", ["separable", "squeeze_excite"])

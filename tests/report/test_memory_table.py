@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,9 @@ from torch import nn
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.plan import Layer, make_plan
-from gfcompile.report import survey_report
+from gfcompile.report import SurveyReport, survey_report
 from gfcompile.report.counts import kept_bytes
+from gfcompile.report.memory_schema import ConvInputs
 from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey
 from tests.models.mobilenet import mobilenet_v2
@@ -32,7 +32,7 @@ def survey_of(model: str) -> list[Layer]:
     return make_survey(Job(MODELS[model](), (torch.zeros(1, 3, 224, 224),), resolve_loss("cross_entropy"), Request()))
 
 
-def report_of(model: str, layers: int) -> dict[str, Any]:
+def report_of(model: str, layers: int) -> SurveyReport:
     plan = make_plan(survey_of(model), Request(layers=layers, r={"*": 2}))
     return survey_report(survey_of(model), plan, plan.refused, (1, 3, 224, 224))
 
@@ -49,8 +49,9 @@ def report_of(model: str, layers: int) -> dict[str, Any]:
     ],
 )
 def test_table_2(model: str, layers: int, exact: float, filtered: float) -> None:
-    found = report_of(model, layers)["memory"]["conv_inputs"]
-    assert found == {"numbers_are": "counted", "exact_bytes": exact * 1024, "filtered_bytes": filtered * 1024}
+    found = report_of(model, layers).memory.conv_inputs
+    assert found == ConvInputs(exact_bytes=int(exact * 1024), filtered_bytes=int(filtered * 1024))
+    assert found.numbers_are == "counted"
 
 
 @pytest.mark.parametrize(("model", "megabytes"), [("resnet18", 8.33), ("resnet34", 13.11), ("mobilenet_v2", 25.81)])

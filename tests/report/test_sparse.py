@@ -18,7 +18,7 @@ def counts(model: nn.Module, *shape: int, **wishes: object) -> tuple[int, int, f
     layers = survey(trace_forward(model.eval(), (torch.zeros(shape),)), model)
     sparse = make_sparse(layers, make_plan(layers, Request(sparse={"*": 0.5}, **wishes)))  # type: ignore[arg-type]
     assert sparse is not None
-    return sparse["updated_weights"], sparse["convolution_weights"], sparse["share"]
+    return sparse.updated_weights, sparse.convolution_weights, sparse.share
 
 
 def test_convolutions_of_every_kind_count() -> None:

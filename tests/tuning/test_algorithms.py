@@ -164,12 +164,12 @@ def test_a_step_computes_its_convolutions_as_trials_say(job: Job, counted: Lower
     lowered = lower_job(job, algorithms=choose_by(known, NATIVE))
     assert ways(lowered) == [2, None]
     found = make_tuning(place(lowered, NATIVE, tuning=known))
-    assert {row["convolution"]: row["algorithm"] for row in found["algorithms"]} == {
+    assert {row.convolution: row.algorithm for row in found.algorithms} == {
         TRAINED.key: "plain",
         frozen.key: "winograd-2",
     }
     assert f"{TRAINED.key}: plain, measured to be 1.50x faster" in tuning_lines(found)
-    assert make_tuning(place(counted, NATIVE))["algorithms"] == []
+    assert make_tuning(place(counted, NATIVE)).algorithms == ()
 
 
 def test_the_numbers_stay(tmp_path: Path) -> None:
