@@ -166,7 +166,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 
 
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
-    """Apply section 2 of docs/method.md: the last N counted convolutions, the head after them, and whatever is named."""
+    """Section 2 of docs/method.md: the last N counted convolutions, the head after them, and whatever is named."""
     patches: dict[str, int | None] = dict(request.patches or {"*": DEFAULT_PATCH})
     ratios = dict(request.sparse or {})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]
