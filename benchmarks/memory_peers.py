@@ -64,7 +64,7 @@ class Measured:
 
 
 class FilteredConvolution(torch.autograd.Function):
-    """METHOD section 1, unbiased, for what `why_not` lets through; only the patch sums and the weight are saved.
+    """Section 1 of docs/method.md, unbiased, where `why_not` lets it; only the patch sums and the weight are saved.
 
     `peers.FilteredConvolution` follows the published code's formulas; this one computes what gfcompile computes. A
     patch that overhangs the output by o rows overhangs the input by o*s: pooling's padding, so no padded copy is made.

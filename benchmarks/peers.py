@@ -1,7 +1,7 @@
 """What the compiled step is timed against: PyTorch eager in its variants, and the published gradient filter.
 
-`_filtered` puts the published operator (METHOD.md, "Reference formulas") into a model as its authors do: an autograd
-function in place of each convolution that is trained and filtered.
+`_filtered` puts the published operator (docs/method.md, "The published formulas") into a model as its authors do: an
+autograd function in place of each convolution that is trained and filtered.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def mode_of(layer: str, norms: Mapping[str, str]) -> str:
 
 
 def make_plan(layers: Sequence[Layer], request: Request) -> Plan:
-    """Apply METHOD section 2: the last N counted convolutions, the head after them, and whatever is named."""
+    """Section 2 of docs/method.md: the last N counted convolutions, the head after them, and whatever is named."""
     patches = request.patches
     ratios = dict(request.sparse or {})
     convs = [layer for layer in layers if layer.kind == "conv" and not layer.idle]

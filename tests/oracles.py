@@ -1,4 +1,4 @@
-"""NumPy oracle of a filtered convolution, written from METHOD.md section 1 and nothing else.
+"""NumPy oracle of a filtered convolution, written from docs/method.md, section 1, and nothing else.
 
 Both modes are the same sum over patches; they differ in the input window of a patch, in how taps reach
 neighbouring patches, and in the factor 1/(s_h*s_w). Arrays are NCHW; pairs are (height, width).

@@ -1,4 +1,4 @@
-"""What "last N layers" means (METHOD section 2), and the text of every error a wish can meet."""
+"""What "last N layers" means (docs/method.md, section 2), and the text of every error a wish can meet."""
 
 from dataclasses import replace
 

@@ -2,9 +2,9 @@
 
 The last N convolutions are trained. Their shares of drawn channels fall evenly, on a logarithmic scale, to a quarter
 from the first to the last, and are as large as lets a step update 2 % of the model's convolution weights, as published
-(METHOD section 5); one channel a layer is the least. N is the largest number whose step keeps no more than the budget:
-found on the graph, and counted again on the placed program. Where even one layer keeps more, fewer of its channels are
-drawn.
+(docs/method.md, section 5); one channel a layer is the least. N is the largest number whose step keeps no more than
+the budget: found on the graph, and counted again on the placed program. Where even one layer keeps more, fewer of its
+channels are drawn.
 
 More layers have smaller shares, so they may keep less, and N is not found by halving alone: a larger number is left out
 only if all that the layers counted so far draw less there would not make it fit. That takes for granted that nothing

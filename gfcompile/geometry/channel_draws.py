@@ -1,4 +1,4 @@
-"""Which input channels of a convolution a sparse update may draw together (METHOD section 5).
+"""Which input channels of a convolution a sparse update may draw together (docs/method.md, section 5).
 
 Equally many in every group, so that the work stays a grouped convolution. Where fewer channels are wanted than there
 are groups, whole groups are drawn instead: a depthwise layer is the case of one channel a group.

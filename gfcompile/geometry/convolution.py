@@ -1,4 +1,4 @@
-"""Convolution geometry and the patch windows of gradient filtering (METHOD section 1), one axis at a time."""
+"""Convolution geometry and the patch windows of gradient filtering (docs/method.md, section 1), one axis at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers that gradient filtering of one convolution needs, for either mode (METHOD section 1)."""
+"""The numbers that gradient filtering of one convolution needs, for either mode (docs/method.md, section 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patch grids over one map, and how two of them relate: what the patch calculus (METHOD section 3) asks of them."""
+"""Patch grids over one map, and how two relate: what the patch calculus (docs/method.md, section 3) asks of them."""
 
 from __future__ import annotations
 

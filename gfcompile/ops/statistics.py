@@ -1,4 +1,4 @@
-"""What the patch calculus (METHOD section 3) keeps of forward values, and how it reads it back on the patch grid."""
+"""What the patch calculus (docs/method.md, section 3) keeps of forward values, and how the patch grid reads it back."""
 
 from __future__ import annotations
 

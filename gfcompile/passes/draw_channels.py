@@ -1,4 +1,4 @@
-"""Compute the weight gradients of drawn input channels only (METHOD section 5).
+"""Compute the weight gradients of drawn input channels only (docs/method.md, section 5).
 
     gw = gf.channel_mix_weight(g, gf.patch_sum(x))
       ==>  gw = gf.spread_weights(gf.channel_mix_weight(g, gf.patch_sum(gf.take_channels(x, c))), c)

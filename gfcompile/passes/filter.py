@@ -1,4 +1,4 @@
-"""Expand a filtered backward into patch-sum, channel-mix, broadcast (METHOD section 1).
+"""Expand a filtered backward into patch-sum, channel-mix, broadcast (docs/method.md, section 1).
 
     gx, gw, gb = gf.filtered_convolution_backward(gy, x, w, ...)
       ==>  g  = gf.patch_mean(gy)                   gw = expand(gf.channel_mix_weight(g, gf.patch_sum(x) / (s_h*s_w)))

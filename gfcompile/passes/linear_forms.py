@@ -1,4 +1,4 @@
-"""Gradients as linear forms over patch values: the algebra of the patch calculus (METHOD section 3).
+"""Gradients as linear forms over patch values: the algebra of the patch calculus (docs/method.md, section 3).
 
 A full-resolution gradient is held as a sum of terms `field * U(value)`: a forward field (masks, a derivative, a
 normalised map) times patch values spread over a grid. A tensor that is no such sum is its own value on the grid of

@@ -1,4 +1,4 @@
-"""Means and sums of a form without its pixels: the identities of METHOD section 3, written into the graph."""
+"""Means and sums of a form without its pixels: the identities of docs/method.md, section 3, written into the graph."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     convolution_backward(gy, x, w, ...)  ==>  gf.filtered_convolution_backward(gy, x, w, ..., r, reference)
 
-Approximate: the filtered gradients of METHOD section 1 (oracle: tests/oracles.py). A layer stays exact, with its
-reason, where it is transposed or not 2-D, or where the published formulas are asked for and do not define it.
+Approximate: the filtered gradients of docs/method.md, section 1 (oracle: tests/oracles.py). A layer stays exact, with
+its reason, where it is transposed or not 2-D, or where the published formulas are asked for and do not define it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sink patch means and sums through the gradient until they meet patch values (METHOD section 3).
+"""Sink patch means and sums through the gradient until they meet patch values (docs/method.md, section 3).
 
     where_1 = where(le, 0, gf.patch_broadcast(q)) ; g = gf.patch_mean(where_1 * scale)
       ==>  g = gf.scale_by_area(q * scale * gf.mask_count([le], [False]), 1/area)

@@ -1,4 +1,4 @@
-"""Windows of patches against their definition, row by row (METHOD section 1)."""
+"""Windows of patches against their definition, row by row (docs/method.md, section 1)."""
 
 from math import ceil, floor
 

@@ -1,4 +1,4 @@
-"""Grids and their relations against their definition, pixel by pixel (METHOD section 3)."""
+"""Grids and their relations against their definition, pixel by pixel (docs/method.md, section 3)."""
 
 import pytest
 from hypothesis import given, settings

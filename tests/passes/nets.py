@@ -1,4 +1,4 @@
-"""Blocks of small networks, one for every way in which a gradient meets another (METHOD section 3)."""
+"""Blocks of small networks, one for every way in which a gradient meets another (docs/method.md, section 3)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A tour of the patch calculus: one network before and after each pass of `pipeline.FILTERING`, as golden files.
 
-tests/golden/tour.00_traced.txt, tour.01_static_moves.txt, ...: read in order, they are METHOD section 3 at work.
+tests/golden/tour.00_traced.txt, tour.01_static_moves.txt, ...: read in order, they are section 3 of docs/method.md.
 """
 
 from itertools import pairwise

@@ -29,7 +29,7 @@ KB = 1024
 SVG = "{http://www.w3.org/2000/svg}"
 BATCH = 2
 MODELS: dict[str, Callable[[], nn.Module]] = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
-X_TILDE = {"resnet18": 112 * KB, "mobilenet_v2": 150 * KB}  # an image at r=2: METHOD's table, last 4
+X_TILDE = {"resnet18": 112 * KB, "mobilenet_v2": 150 * KB}  # an image at r=2: docs/method.md, section 2, last 4
 MOST_OF_X_TILDE = 1.35
 MOST_OF_EXACT = {2: 0.25, 4: 0.08}
 

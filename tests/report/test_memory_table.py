@@ -1,4 +1,4 @@
-"""The memory column of the paper's Table 2 (METHOD section 2), to its last digit; KB is 1024 bytes."""
+"""The memory column of the paper's Table 2 (docs/method.md, section 2), to its last digit; KB is 1024 bytes."""
 
 from __future__ import annotations
 
