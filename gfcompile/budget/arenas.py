@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gfcompile.budget.choices import Choice, as_request
+from gfcompile.budget.choices import as_request
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.job import Analysis, Job
 from gfcompile.progress import Progress, silent
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
+from gfcompile.settings.schema import Choice
 from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target
 

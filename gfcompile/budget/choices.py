@@ -3,31 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gfcompile.settings.schema import Request
-
-FREEZE, EXACT, FILTER = "freeze", "exact", "filter"
-WAYS = (FREEZE, EXACT, FILTER)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """`r` is for filtered layers alone; `sparse` is the share of input channels that a step updates, None is all."""
-
-    do: str
-    r: int | None = None
-    sparse: float | None = None
-
-    def __str__(self) -> str:
-        way = f"r={self.r}" if self.do == FILTER else self.do
-        return way if self.sparse is None else f"{way} sparse {self.sparse:g}"
-
-    @property
-    def trains(self) -> bool:
-        """Whether anything of the layer is updated."""
-        return self.do != FREEZE
-
+from gfcompile.settings.schema import EXACT, FILTER, FREEZE, Choice, Request
 
 FROZEN, TRAINED = Choice(FREEZE), Choice(EXACT)
 

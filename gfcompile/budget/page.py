@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gfcompile.budget.choices import Choice
 from gfcompile.budget.front import Offer
 from gfcompile.budget.planfile import write_plan
 from gfcompile.budget.planner import Found, Row
@@ -17,6 +16,7 @@ from gfcompile.report.plan_picture import Mark, draw_plans
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.settings.schema import Choice
 from gfcompile.settings.words import option
 
 COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs a step", "plan")

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gfcompile.budget.choices import EXACT, FILTER, FREEZE, WAYS, Choice, as_request
+from gfcompile.budget.choices import as_request
 from gfcompile.errors import UserError
 from gfcompile.job import Job
 from gfcompile.plan import Layer
 from gfcompile.runtime.tensorfile import write_atomically
+from gfcompile.settings.fields import settings_of
+from gfcompile.settings.schema import EXACT, FILTER, FREEZE, Choice
 from gfcompile.settings.words import option
 from gfcompile.stages import make_survey
 
@@ -23,11 +25,8 @@ HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"
 HEAD = """\
 # A training plan, compiled by: gfcompile MODEL --plan {name}, with the target, the input's shape and the training
 # options that it was made for.
-# Edit it freely. A line a layer, in order of execution:
-#   do = "freeze"            not trained
-#   do = "exact"             trained with exact gradients
-#   do = "filter", r = 4     trained with gradients averaged over patches of 4 x 4 output pixels
-#   sparse = 0.25            of a trained convolution: a step updates a drawn quarter of its input channels
+# Edit it freely. One line per layer, in order of execution:
+{fields}
 # Layers that are not listed are frozen.
 """
 
@@ -35,7 +34,8 @@ HEAD = """\
 def write_plan(path: Path, choices: Mapping[str, Choice], about: Sequence[str], remarks: Mapping[str, str]) -> None:
     """`about` are lines for the head, `remarks` stand behind their layer's line."""
     width = max(len(layer) for layer in choices) + 2
-    lines = [HEAD.format(name=path.name).rstrip("\n"), "#", *(f"# {line}" for line in about), ""]
+    fields = "\n".join(f"#   {key:<8}{each.help}" for key, each in settings_of(Choice).items())
+    lines = [HEAD.format(name=path.name, fields=fields).rstrip("\n"), "#", *(f"# {line}" for line in about), ""]
     lines += [f'format = "{FORMAT}"', "", "[layers]"]
     for layer, choice in choices.items():
         remark = f"  # {remarks[layer]}" if layer in remarks else ""
@@ -100,12 +100,16 @@ class _PlanFile:
             self._fail(name, f"the model has no such layer; {hint}")
         if not isinstance(row, dict):
             self._fail(name, 'is not a table; write { do = "exact" }')
+        fields = settings_of(Choice)
         for key in row:
-            if key not in ("do", "r", "sparse"):
-                self._fail(name, f"'{key}' is not known; a layer has do, r and sparse")
+            if key not in fields:
+                self._fail(name, f"'{key}' is not known; a layer has {', '.join(fields)}")
         way = row.get("do")
-        if way not in WAYS:
-            self._fail(name, f"do = '{way}' is not known; use {', '.join(WAYS)}")
+        if way is None:
+            self._fail(name, 'says not what to do; write do = "exact"')
+        problem = fields["do"].check(way)
+        if problem is not None:
+            self._fail(name, f"do = '{way}': {problem}")
         is_conv = known[name].kind == "conv"
         return Choice(way, self._patch(name, way, row, is_conv), self._share(name, way, row, is_conv))
 
@@ -117,8 +121,9 @@ class _PlanFile:
             return None
         if not is_conv:
             self._fail(name, f'is not a convolution and cannot be filtered; use do = "{EXACT}" or "{FREEZE}"')
-        if not isinstance(r, int) or isinstance(r, bool) or not 1 <= r < 2**31:
-            self._fail(name, f"r = {r}: the patch edge must be a whole number from 1 to 2147483647, as in r = 2")
+        problem = "says not over which patches; write r = 2" if r is None else settings_of(Choice)["r"].check(r)
+        if problem is not None:
+            self._fail(name, f"r = {r}: {problem}" if r is not None else problem)
         return r
 
     def _share(self, name: str, way: str, row: dict[str, Any], is_conv: bool) -> float | None:
@@ -127,8 +132,9 @@ class _PlanFile:
             return None
         if way == FREEZE or not is_conv:
             self._fail(name, f"sparse = {share} is for trained convolutions; remove it")
-        if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
-            self._fail(name, f"sparse = {share}: must be a share of the input channels, more than 0 and at most 1")
+        problem = settings_of(Choice)["sparse"].check(share)
+        if problem is not None:
+            self._fail(name, f"sparse = {share}: {problem}")
         return float(share) if share < 1 else None
 
     def _fail(self, key: str, text: str) -> NoReturn:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gfcompile.budget.arenas import Arenas, Placed, key_of
-from gfcompile.budget.choices import FROZEN, TRAINED, Choice, as_request
+from gfcompile.budget.choices import FROZEN, TRAINED, as_request
 from gfcompile.budget.convolution_calls import calls_by_layer
 from gfcompile.budget.front import Candidate, find_front, search, spread, staircase
 from gfcompile.budget.prices import Prices, price
@@ -28,6 +28,7 @@ from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
 from gfcompile.progress import Progress, silent
 from gfcompile.report.units import in_bytes, in_flops
+from gfcompile.settings.schema import Choice
 from gfcompile.settings.words import either, option
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import Target

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gfcompile.budget.choices import FROZEN, Choice, choices_of
+from gfcompile.budget.choices import FROZEN, choices_of
 from gfcompile.budget.convolution_calls import Call
 from gfcompile.budget.front import Offer
 from gfcompile.budget.score import POINTS, Scores
@@ -27,6 +27,7 @@ from gfcompile.plan import Layer
 from gfcompile.progress import Progress, silent
 from gfcompile.report.kept import EXACT_INPUT, kept_tensors
 from gfcompile.report.memory_schema import Kept
+from gfcompile.settings.schema import Choice
 from gfcompile.stages import allowed_algorithms
 
 Cost = tuple[int, int]  # bytes, FLOPs

@@ -52,6 +52,20 @@ def check_share(value: Any) -> str | None:
     return "must be a share of the input channels, more than 0 and at most 1; 1 updates all of them"
 
 
+def check_plan_edge(value: Any) -> str | None:
+    """A patch edge that the file of a plan may hold, or not given."""
+    if value is None or (is_whole(value) and value < 2**31):
+        return None
+    return "the patch edge must be a whole number from 1 to 2147483647, as in r = 2"
+
+
+def check_plan_share(value: Any) -> str | None:
+    """A share that the file of a plan may hold, or not given."""
+    if value is None or (is_number(value) and 0 < value <= 1):
+        return None
+    return "must be a share of the input channels, more than 0 and at most 1"
+
+
 def or_word(word: str, check: Check) -> Callable[[Any], str | None]:
     """This word, or what the check allows."""
     return lambda value: None if value == word else check(value)

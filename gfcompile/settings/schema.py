@@ -335,3 +335,36 @@ class Budget(Group):
 @dataclass(frozen=True, kw_only=True)
 class Planning(Tuned, Machine, Training, Which, Budget):
     """What `plan` is told."""
+
+
+FREEZE, EXACT, FILTER = "freeze", "exact", "filter"
+
+
+@dataclass(frozen=True)
+class Choice(Group):
+    """A layer's line in plan.toml: what is done with it."""
+
+    do: str = setting(
+        FREEZE,
+        "freeze: not trained; exact: trained with exact gradients; filter: with gradients averaged over patches",
+        "WAY",
+        check=checks.one_of(FREEZE, EXACT, FILTER),
+    )
+    r: int | None = setting(
+        None, "of a filtered layer: the patches' edge in output pixels, as in r = 2", "R", check=checks.check_plan_edge
+    )
+    sparse: float | None = setting(
+        None,
+        "of a trained convolution: the share of its input channels that a step draws and updates, as in sparse = 0.25",
+        "SHARE",
+        check=checks.check_plan_share,
+    )
+
+    def __str__(self) -> str:
+        way = f"r={self.r}" if self.do == FILTER else self.do
+        return way if self.sparse is None else f"{way} sparse {self.sparse:g}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything of the layer is updated."""
+        return self.do != FREEZE

@@ -69,6 +69,7 @@ class TimedStep:
         return found
 
     def close(self) -> None:
+        """Let the step go."""
         self._step.close()
 
 
@@ -85,6 +86,7 @@ class Ratio:
 
     @classmethod
     def of(cls, turns: Sequence[float]) -> Ratio:
+        """What the turns say together."""
         ranked, off = sorted(turns), len(turns) // 3
         return cls(median(ranked), ranked[off], ranked[-1 - off])
 

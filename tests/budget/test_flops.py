@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gfcompile.budget.choices import Choice, as_request
+from gfcompile.budget.choices import as_request
 from gfcompile.budget.front import Offer
 from gfcompile.budget.planner import Planner, make_planner
 from gfcompile.frontend.losses import resolve_loss
@@ -20,7 +20,7 @@ from gfcompile.passes.select import BACKWARD
 from gfcompile.plan import make_plan
 from gfcompile.report import survey_report
 from gfcompile.report.schema import TrainedFlops
-from gfcompile.settings.schema import Request
+from gfcompile.settings.schema import Choice, Request
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget import nets

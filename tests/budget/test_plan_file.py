@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice
+from gfcompile.budget.choices import FROZEN, TRAINED
 from gfcompile.budget.planfile import FORMAT, apply_plan, write_plan
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.settings.schema import Request
+from gfcompile.settings.schema import EXACT, FILTER, Choice, Request
 from tests.budget.nets import small
 
 HEAD = f'format = "{FORMAT}"\n[layers]\n'
@@ -54,12 +54,12 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
             HEAD + '"2" = { do = "freeze" }',
             ': line 2: \'[layers]\': trains nothing; give a layer do = "exact" or do = "filter"',
         ),
-        (HEAD + '"2" = { do = "filtr" }', ": line 3: '2': do = 'filtr' is not known; use freeze, exact, filter"),
-        (HEAD + '"2" = { r = 2 }', ": line 3: '2': do = 'None' is not known; use freeze, exact, filter"),
+        (HEAD + '"2" = { do = "filtr" }', ": line 3: '2': do = 'filtr': is not known; use freeze, exact, filter"),
+        (HEAD + '"2" = { r = 2 }', ": line 3: '2': says not what to do; write do = \"exact\""),
         (HEAD + '"2" = 4', ": line 3: '2': is not a table; write { do = \"exact\" }"),
         (
             HEAD + '"2" = { do = "filter" }',
-            ": line 3: '2': r = None: the patch edge must be a whole number from 1 to 2147483647, as in r = 2",
+            ": line 3: '2': says not over which patches; write r = 2",
         ),
         (
             HEAD + '"4" = { do = "exact" }\n"2" = { do = "filter", r = 0 }',
@@ -83,7 +83,7 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
         ),
         (
             HEAD + '"2" = { do = "exact", patch = 2 }',
-            ": line 3: '2': 'patch' is not known; a layer has do, r and sparse",
+            ": line 3: '2': 'patch' is not known; a layer has do, r, sparse",
         ),
         (
             HEAD + '"conv9" = { do = "exact" }',

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gfcompile
-from gfcompile.budget.choices import EXACT, FILTER, FROZEN, TRAINED, Choice, as_request, choices_of
+from gfcompile.budget.choices import FROZEN, TRAINED, as_request, choices_of
 from gfcompile.budget.page import about, as_data, found_text, picture, write_found
 from gfcompile.budget.planner import Planner, make_planner
 from gfcompile.budget.score import estimated_scores
@@ -23,7 +23,7 @@ from gfcompile.plan import make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops
 from gfcompile.report.memory import make_memory
 from gfcompile.report.units import in_bytes, in_flops
-from gfcompile.settings.schema import Request
+from gfcompile.settings.schema import EXACT, FILTER, Choice, Request
 from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.budget.nets import small
