@@ -16,7 +16,8 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import fx
 
@@ -25,6 +26,7 @@ from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.plan import Plan, PlannedLayer
 from gfcompile.step import Role, Step, Value
 
+Record = TypeVar("Record", Plan, PlannedLayer, ConvGeometry, WeightLayout)
 STORED = (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)  # roles of inputs whose values `Step.tensors` holds
 _RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (ConvGeometry, WeightLayout)}
 _PLAN = {"exact": False, "norms": {"*": "eval"}, "reference": False}
@@ -107,7 +109,7 @@ def literal(node: ast.expr) -> Any:
     """A Python literal, or one of our records with literals for its fields; `ValueError` for all else."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _RECORDS and not node.args:
         values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
-        return _RECORDS[node.func.id](**values)
+        return _checked(_RECORDS[node.func.id](**values))
     return ast.literal_eval(node)
 
 
@@ -126,40 +128,68 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _add_plan(facts: Facts, **settings: Any) -> None:
-    Plan(trained=(), trained_parameters=frozenset(), **{**_PLAN, **settings})  # refuses what a plan does not have
+    _checked(Plan(trained=(), trained_parameters=frozenset(), **{**_PLAN, **settings}))
     facts.plan.update(settings)
 
 
 def _add_layer(facts: Facts, **settings: Any) -> None:
-    facts.layers.append(PlannedLayer(**{**_LAYER, **settings}))
+    facts.layers.append(_checked(PlannedLayer(**{**_LAYER, **settings})))
 
 
 def _add_trained(facts: Facts, *names: str) -> None:
-    facts.trained = frozenset(names)
+    facts.trained = frozenset(_texts(names))
 
 
 def _add_updated(facts: Facts, *names: str) -> None:
-    facts.updated = frozenset(names)
+    facts.updated = frozenset(_texts(names))
 
 
 def _add_unread(facts: Facts, *names: str) -> None:
-    facts.unread.extend(names)
+    facts.unread.extend(_texts(names))
 
 
 def _add_layout(facts: Facts, name: str, layout: WeightLayout) -> None:
     if not isinstance(layout, WeightLayout):
         raise TypeError("no WeightLayout")
-    facts.layouts[name] = layout
+    facts.layouts[_texts([name])[0]] = layout
 
 
 def _add_origin(facts: Facts, name: str, origin: str) -> None:
-    facts.origins[name] = origin
+    facts.origins[_texts([name])[0]] = _texts([origin])[0]
 
 
 def _add_names(facts: Facts, names: Mapping[str, int]) -> None:
     if not all(isinstance(base, str) and isinstance(number, int) for base, number in dict(names).items()):
         raise TypeError("no numbers by name")
     facts.names.update(names)
+
+
+def _texts(names: Iterable[Any]) -> list[str]:
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("names are strings")
+    return list(names)
+
+
+def _checked(record: Record) -> Record:
+    """The record, if its fields are of the types that its class says."""
+    for name, wanted in get_type_hints(type(record)).items():
+        if not _fits(getattr(record, name), wanted):
+            raise TypeError(f"{name} cannot be {getattr(record, name)!r}")
+    return record
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Sizes are not negative, so no number here is."""
+    kind, inside = get_origin(wanted) or wanted, get_args(wanted)
+    if kind is UnionType:
+        return any(_fits(value, each) for each in inside)
+    if kind is tuple:
+        each = inside[:1] * len(value) if isinstance(value, tuple) and inside[-1] is Ellipsis else inside
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
+    if kind is int:
+        return type(value) is int and value >= 0
+    is_plain = isinstance(value, kind)
+    return is_plain and (kind is not Mapping or all(map(_fits, [*value, *value.values()], inside[:1] * 2 * len(value))))
 
 
 _READERS: dict[str, Callable[..., None]] = {

@@ -16,12 +16,14 @@ from __future__ import annotations
 import ast
 import io
 import json
+import logging
 import math
 import operator
 import tokenize
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -36,6 +38,7 @@ from gfcompile.ops import gf
 from gfcompile.step import Role, Step, Value
 
 NAMESPACES = {"aten": torch.ops.aten, "gf": gf}
+MOST_DRAWN = 2**28  # elements of a tensor: a text of one line must not take all memory
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
 _SETTINGS = (torch.dtype, torch.layout, torch.memory_format)  # what `torch.` stands before in an argument
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
@@ -63,7 +66,7 @@ class _Reader:
 
     def read(self, tensors: Mapping[str, Tensor]) -> Step:
         *calls, last = self.function.body
-        with self.mode, torch.no_grad():
+        with self.mode, torch.no_grad(), _without_log():
             inputs = [self._input(argument) for argument in self._parameters()]
             for line in calls:
                 self._assign(line)
@@ -213,13 +216,12 @@ class _Reader:
         return stored | {name: tensors.get(name, torch.zeros(())) for name in self.facts.unread}
 
     def _drawn(self, line: int, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if math.prod(shape) > MOST_DRAWN:
+            self._fail(line, f"'{name}' is too large to be drawn; give its tensor with --weights")
+        if not dtype.is_floating_point:
+            return torch.zeros(shape, dtype=dtype)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode("utf-8", "backslashreplace")))
-        try:
-            if not dtype.is_floating_point:
-                return torch.zeros(shape, dtype=dtype)
-            return (torch.rand(shape, generator=generator) + 0.5).to(dtype)
-        except RuntimeError as error:
-            self._fail(line, f"a tensor of this shape does not fit into memory ({error})")
+        return (torch.rand(shape, generator=generator) + 0.5).to(dtype)
 
     def _checked(self, line: int, read: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -229,6 +231,17 @@ class _Reader:
 
     def _fail(self, line: int, reason: str) -> NoReturn:
         raise UserError(f"{self.where}: line {line}: {reason}")
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """An operator that refuses its arguments logs a traceback too; the line that it stands in says enough."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def _read_value(comment: str) -> tuple[Value, str]:
