@@ -48,6 +48,7 @@ commands:
   gfcompile passes                       the passes in order, and why each stands where it does
   gfcompile targets                      the machines that can be compiled for
   gfcompile diff DIR A B                 what changed between two dumped graphs
+  gfcompile run-pass NAME DUMP.txt       one pass on a dumped graph
   gfcompile COMMAND --help               more about one of them
 
 examples:

@@ -24,6 +24,7 @@ CHECKS = {  # name -> the check as MODULE:NAME, and the folders of the corpus
     "onnx": (f"{LOADERS}.onnx_models:CHECK", ("onnx",)),
     "models": (f"{LOADERS}.models:CHECK", ("models",)),
     "settings": (f"{LOADERS}.settings:CHECK", ("settings",)),
+    "graph": (f"{LOADERS}.graphs:CHECK", ("graph",)),
     "batch": (f"{LOADERS}.batches:CHECK", ("batch",)),
 }
 

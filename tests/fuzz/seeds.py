@@ -311,10 +311,44 @@ def batch_seeds() -> Seeds:
     yield "header.json", b'{"format": "gfcompile-features-2", "fingerprint": "f", "samples": 3, "dtype": "float32"}'
 
 
+GRAPH = """\
+def step(
+    w,  # parameter conv.weight float32[4, 3, 3, 3]
+    x,  # input x float32[2, 3, 8, 8]{192, 1, 24, 3}
+    target,  # target "a target" float32[2, 4, 8, 8]
+):
+    y = aten.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # float32[2, 4, 8, 8]
+    clamp = aten.clamp(y, -inf, max=1e30)
+    product = aten.mul.Tensor(clamp, target)
+    loss = aten.sum(product, dtype=torch.float32)
+    back = gf.filtered_convolution_backward(target, x, w, [1, 1], [1, 1], [1, 1], 1, 2, False)
+    gradient = getitem(back, 1)  # float32[4, 3, 3, 3]
+    full = aten.full([2], nan, dtype=torch.float32, device=device(type='cpu'), pin_memory=None)
+    return (
+        loss,  # loss loss
+        gradient,  # gradient conv.weight
+    )
+# plan: norms={'*': 'train'}, reference=True
+# layer: name='conv', r=2, kernel='conv.weight'
+# unread: 'bn.running_mean'
+# origin: 'a', 'conv.weight'
+# names: {'relu': 3}
+"""
+LAYOUT = "WeightLayout(logical_shape=(4, 3, 3, 3), split_shape=(1, 4, 3, 3, 3), order=(0, 3, 4, 2, 1))"
+
+
+def graph_seeds() -> Seeds:
+    yield "filter.txt", GRAPH.encode()
+    packed = "def step(\n    w,  # parameter w float32[1, 3, 3, 3, 4]\n):\n    return (\n    )\n"
+    yield "packed.txt", f"{packed}# layout: 'w', {LAYOUT}\n".encode()
+    yield "unclosed.txt", GRAPH.replace("):", "): (", 1).encode()
+
+
 SEEDS = {
     "json": json_seeds, "tensorfile": tensor_seeds, "artifact": artifact_seeds, "checkpoint": checkpoint_seeds,
     "arrays": array_seeds, "options": option_seeds, "training": training_seeds, "trial": trial_seeds,
     "onnx": onnx_seeds, "models": model_seeds, "settings": setting_seeds, "batch": batch_seeds,
+    "graph": graph_seeds,
 }  # fmt: skip
 
 

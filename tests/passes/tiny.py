@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from gfcompile.export.dumps import print_graph
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
+from gfcompile.graph.text import print_graph
 from gfcompile.passes.pipeline import AnyPass
 from gfcompile.plan import Plan, PlannedLayer, make_plan, matches
 from gfcompile.settings.schema import Request

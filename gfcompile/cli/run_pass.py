@@ -1,0 +1,150 @@
+"""`gfcompile run-pass`: one pass on one dumped graph, to see a bug again or to try a rewrite on ten lines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gfcompile.cli.parsers import Parser
+from gfcompile.cli.screen import complain, write
+from gfcompile.errors import ContractError, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gfcompile.passes.pipeline import AnyPass
+    from gfcompile.step import Step
+
+OK = 0
+
+
+def run_pass_parser() -> Parser:
+    """`gfcompile run-pass`."""
+    parser = Parser(
+        "run-pass",
+        "Run one pass on a dumped graph and print the graph after it.",
+        "examples:\n  gfcompile run-pass filter graphs/train/03_select.txt\n"
+        "  gfcompile run-pass append_optimizer:name=adamw,weight_decay=0.01 graphs/train/11_clip_gradients.txt\n"
+        "  gfcompile run-pass clip_gradients:norm=1 resnet18_step/graphs/train/10_hoist.txt --out after.txt",
+    )
+    parser.add_argument("rewrite", metavar="NAME[:key=value,...]", help="a pass of `gfcompile passes`, its settings")
+    parser.add_argument("dump", metavar="DUMP.txt", type=Path, help="a graph that --dump wrote, or of an artifact")
+    parser.add_argument(
+        "--weights",
+        metavar="ARTIFACT|FILE",
+        type=Path,
+        help="the model's tensors, for passes that compute constants from them; default: those of the artifact that"
+        " the dump lies in, else numbers drawn by name",
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the graph here instead of printing it")
+    return parser
+
+
+def run_pass(args: argparse.Namespace) -> int:
+    """`gfcompile run-pass`."""
+    from gfcompile.graph.text import print_graph
+    from gfcompile.graph.text_reader import parse_graph
+
+    rewrite = make_pass(args.rewrite)
+    weights = _read_weights(args.weights or _artifact_of(args.dump))
+    step = parse_graph(_read(args.dump), weights, str(args.dump))
+    drawn = step.tensors.keys() - weights.keys()
+    known = set(step.tensors)
+    step = _run(rewrite, step, args.dump)
+    if drawn and step.tensors.keys() - known:
+        complain(f"{len(drawn)} tensors are drawn by name, and constants made of them; give --weights", word="note: ")
+    text = print_graph(step, f"{args.dump.stem}, then {rewrite.name}")
+    if args.out is None:
+        write(text.rstrip("\n"), sys.stdout)
+    else:
+        _write(args.out, text)
+    return OK
+
+
+def make_pass(text: str) -> AnyPass:
+    """The pass that `NAME:key=value,...` names, with these settings."""
+    from gfcompile.optimizers import resolve_optimizer
+    from gfcompile.passes.append_optimizer import AppendOptimizer
+    from gfcompile.passes.clip_gradients import ClipGradients
+    from gfcompile.settings.text import split_settings
+
+    name, settings = split_settings("run-pass", text)
+    kind = find_pass(name)
+    if kind is AppendOptimizer:
+        return AppendOptimizer(resolve_optimizer(settings))
+    takes = ("norm", "value") if kind is ClipGradients else ()
+    for key, value in settings.items():
+        if key not in takes:
+            known = f"use {', '.join(takes)}" if takes else "leave it out"
+            raise UserError(f"run-pass {text}: '{name}' has no setting '{key}'; {known}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise UserError(f"run-pass {text}: {key} '{value}' must be a number above 0")
+    made: AnyPass = kind(**{key: float(value) for key, value in settings.items()})
+    return made
+
+
+def find_pass(name: str) -> Any:
+    """The class of the pass with this name."""
+    from gfcompile.optimizers import SGD
+    from gfcompile.passes import pipeline
+
+    known = {each.name: type(each) for each in pipeline.training_passes(SGD())}
+    if name not in known:
+        raise UserError(f"run-pass {name}: there is no such pass; use one of {', '.join(known)}")
+    return known[name]
+
+
+def _run(rewrite: AnyPass, step: Step, dump: Path) -> Step:
+    try:
+        return rewrite.run(step)
+    except (UserError, ContractError):
+        raise
+    except Exception as error:  # a graph by hand may be anything; a pass expects what comes before it
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        raise UserError(
+            f"{dump}: '{rewrite.name}' cannot take this step ({type(error).__name__}: {error}, at {where});"
+            " give it a graph from before its place in `gfcompile passes`"
+        ) from error
+
+
+def _read(dump: Path) -> str:
+    try:
+        return dump.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{dump}: cannot be read ({error.strerror}); give a .txt file that --dump wrote") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{dump}: is no text; give a .txt file that --dump wrote") from error
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror}); choose another place") from error
+
+
+def _artifact_of(dump: Path) -> Path | None:
+    """ARTIFACT/graphs/train/03_select.txt lies in an artifact."""
+    from gfcompile.runtime.manifest import MANIFEST
+
+    folders = dump.absolute().parents
+    is_inside = len(folders) > 2 and folders[1].name == "graphs" and (folders[2] / MANIFEST).is_file()
+    return folders[2] if is_inside else None
+
+
+def _read_weights(source: Path | None) -> Mapping[str, Tensor]:
+    if source is None:
+        return {}
+    import torch
+
+    from gfcompile.runtime import tensorfile
+    from gfcompile.runtime.manifest import WEIGHTS, read_manifest, read_tensors
+
+    is_artifact = source.is_dir()
+    arrays = read_tensors(source, read_manifest(source), WEIGHTS) if is_artifact else tensorfile.read(source).tensors
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
