@@ -80,7 +80,7 @@ def test_every_pass_over_the_zoo(name: str) -> None:
         batchnorm="train" if name in STATISTICS else "eval",
         sparse=SPARSE.get(name),
         compat="reference" if name == "conv_head" else None,
-        affine=name == "concat",
+        train_affine=name == "concat",
     )
     loss = "mse" if name == "regression" else "cross_entropy"
     training, prediction = both(ZOO[name](), (torch.zeros(INPUTS[name]),), loss, request)
@@ -91,7 +91,7 @@ def test_every_pass_over_the_zoo(name: str) -> None:
     assert_reads_back(prediction, pipeline.prediction_passes())
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", list(DEFINITIONS))
 def test_every_pass_over_every_definition(name: str) -> None:
     definition = DEFINITIONS[name]
