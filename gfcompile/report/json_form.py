@@ -35,10 +35,12 @@ T = TypeVar("T")
 class HasOwnForm(Protocol):
     """A part that is not written field by field."""
 
-    def as_data(self) -> dict[str, object]: ...
+    def as_data(self) -> dict[str, object]:
+        """Its keys and values; tuples become lists afterwards."""
 
     @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> Self: ...
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        """The part again, or a ValueError."""
 
 
 def as_data(part: DataclassInstance) -> dict[str, object]:
