@@ -37,7 +37,7 @@ from tests.end_to_end.eager import OracleConvolution
 from tests.models.definitions import DEFINITIONS, Definition
 
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 3, 0.01, 0.9, 1e-4
-TOLERANCE = 1e-4  # the issue's
+TOLERANCE = 1e-4  # float32 on both sides through a whole network, as tolerances.EXACT_GRADIENT
 NEGLIGIBLE = 1e-4  # of the largest gradient: smaller ones are measured by it
 
 

@@ -74,9 +74,9 @@ class Document:
         return placed + named
 
     def command_lines(self) -> Iterator[list[str]]:
-        """Every `gfcompile ...` of its blocks, and those in the text that have options, as words."""
+        """Every `gfcompile ...` of its blocks, and those in the text that have arguments, as words."""
         lines = [line for block in self.blocks if block.language != "python" for line in block.body.splitlines()]
-        spans = [span for span in SPAN.findall(self.prose) if " --" in span]
+        spans = [span for span in SPAN.findall(self.prose) if len(span.split()) > 2]
         for line in [*lines, *spans]:
             commands = [command for command in re.split(r"&&|;", line) if command.split()[:1] == ["gfcompile"]]
             yield from (shlex.split(command, comments=True)[1:] for command in commands)

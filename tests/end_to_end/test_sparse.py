@@ -26,7 +26,7 @@ from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
 SHAPE, SHARE, LR = (4, 3, 12, 12), 0.3, 0.05
-MASKED_GRADIENT = 1e-5  # the bound: the same sums, in another order
+MASKED_GRADIENT = 1e-5  # the same float32 sums in another order; measured 4e-7
 SGD: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01}
 
 

@@ -51,7 +51,7 @@ def test_every_shipped_target_reads(name: str) -> None:
         assert figure is None or (figure[0] > 0 and len(figure[1]) > 20)
 
 
-def test_the_issues_list_of_targets() -> None:
+def test_the_shipped_targets() -> None:
     assert {"native", "x86-64-v2", "x86-64-v3", "x86-64-v4", "cuda", "jetson", *NEON, *JETSONS} == set(list_targets())
 
 
