@@ -6,8 +6,9 @@ import argparse
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfcompile.cli.parsers import Parser
 from gfcompile.cli.screen import complain, write
@@ -16,7 +17,7 @@ from gfcompile.errors import ContractError, UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gfcompile.passes.pipeline import AnyPass
+    from gfcompile.passes.base import Pass
     from gfcompile.step import Step
 
 OK = 0
@@ -65,40 +66,29 @@ def run_pass(args: argparse.Namespace) -> int:
     return OK
 
 
-def make_pass(text: str) -> AnyPass:
+def make_pass(text: str) -> Pass:
     """The pass that `NAME:key=value,...` names, with these settings."""
     from gfcompile.optimizers import resolve_optimizer
     from gfcompile.passes.append_optimizer import AppendOptimizer
     from gfcompile.passes.clip_gradients import ClipGradients
+    from gfcompile.passes.pipeline import find_pass
     from gfcompile.settings.text import split_settings
 
     name, settings = split_settings("run-pass", text)
-    kind = find_pass(name)
-    if kind is AppendOptimizer:
+    found = find_pass(name)
+    if isinstance(found, AppendOptimizer):
         return AppendOptimizer(resolve_optimizer(settings))
-    takes = ("norm", "value") if kind is ClipGradients else ()
+    takes = ("norm", "value") if isinstance(found, ClipGradients) else ()
     for key, value in settings.items():
         if key not in takes:
             known = f"use {', '.join(takes)}" if takes else "leave it out"
             raise UserError(f"run-pass {text}: '{name}' has no setting '{key}'; {known}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(f"run-pass {text}: {key} '{value}' must be a number above 0")
-    made: AnyPass = kind(**{key: float(value) for key, value in settings.items()})
-    return made
+    return replace(found, **{key: float(value) for key, value in settings.items()}) if settings else found
 
 
-def find_pass(name: str) -> Any:
-    """The class of the pass with this name."""
-    from gfcompile.optimizers import SGD
-    from gfcompile.passes import pipeline
-
-    known = {each.name: type(each) for each in pipeline.training_passes(SGD())}
-    if name not in known:
-        raise UserError(f"run-pass {name}: there is no such pass; use one of {', '.join(known)}")
-    return known[name]
-
-
-def _run(rewrite: AnyPass, step: Step, dump: Path) -> Step:
+def _run(rewrite: Pass, step: Step, dump: Path) -> Step:
     try:
         return rewrite.run(step)
     except (UserError, ContractError):

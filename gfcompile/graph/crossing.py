@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 from torch import fx
 
@@ -35,20 +37,19 @@ class Crossing:
                 depends = any(arg is self.loss or arg in self.gradients for arg in node.all_input_nodes)
                 (self.gradients if depends else self.forward_work)[node] = None
 
-    def is_kept(self, node: fx.Node, dying: set[fx.Node] | frozenset[fx.Node] = frozenset()) -> bool:
-        """Whether a forward value must live on behind the loss, statistics and what is in `dying` aside."""
-        seen, waiting = {node}, [node]
-        while waiting:
-            value = waiting.pop()
-            for user in value.users:
-                if user in self.gradients:
-                    if not _needs_only_the_shape(user, value):
-                        return True
-                elif user in self.forward_work and user not in seen:
-                    seen.add(user)
-                    if user.target not in STATISTICS and user not in dying:
-                        waiting.append(user)
-        return False
+    def kept(self, dying: Container[fx.Node] = frozenset()) -> set[fx.Node]:
+        """The forward values that must live on behind the loss, statistics and what is in `dying` aside."""
+        kept: set[fx.Node] = set()
+        for node in reversed(self.position):
+            if node in self.gradients:
+                continue
+            for user in node.users:
+                is_read = user in self.gradients and not _needs_only_the_shape(user, node)
+                passes_on = user in kept and user in self.forward_work and user not in dying
+                if is_read or (passes_on and user.target not in STATISTICS):
+                    kept.add(node)
+                    break
+        return kept
 
     def is_behind(self, node: fx.Node) -> bool:
         """Whether it runs after the loss."""

@@ -5,29 +5,18 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
-from gfcompile.graph.shapes import fake_like, infer
-from gfcompile.step import Step, Value
+from gfcompile.graph.shapes import infer
+
+INFERRED = "inferred"  # in a node's meta, until the pass is done: its arguments, and the value inferred for them
 
 
 def emit(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     """Insert a call at the graph's insertion point, with its shape."""
     node = graph.call_function(target, args, kwargs)
     node.meta["val"] = infer(graph, target, args, kwargs)
-    return node
-
-
-def input_of(step: Step, value: Value, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Node:
-    """The step's input of this role and name; a new one after the others if it has none."""
-    if value in step.inputs:
-        return step.placeholder(value.role, value.name)
-    graph = step.body.graph
-    with graph.inserting_after(step.placeholders()[-1]):
-        node = graph.placeholder(f"{value.role}_{value.name}".replace(".", "_").replace("/", "_"))
-    node.meta["val"] = fake_like(graph, shape, dtype)
-    step.inputs.append(value)
+    node.meta[INFERRED] = (node.args, node.kwargs, node.meta["val"])
     return node
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from gfcompile.graph.inputs import Inputs
 from gfcompile.graph.walks import nodes_above
 from gfcompile.ops import gf
 from gfcompile.step import STATE, Role, Step
@@ -39,15 +40,18 @@ def parameters_of(weight: fx.Node, owner: Owner) -> list[str]:
     return [name for _, name in sorted(((size, name) for size, name in named if name), key=lambda pair: -pair[0])]
 
 
-def layer_of(step: Step, weight: Any) -> str | None:
-    """The module whose weight the node is, or is computed from; None for what depends on the input."""
+def layer_of(step: Step, weight: Any, inputs: Inputs | None = None) -> str | None:
+    """The module whose weight the node is, or is computed from; None for what depends on the input.
+
+    Who asks for many layers looks the step's inputs up once, and gives them.
+    """
     if not isinstance(weight, fx.Node):
         return None
     if weight.target is gf.take_weights.default:
         weight = weight.args[0]
-    values = dict(zip(step.placeholders(), step.inputs, strict=True))
-    doors = [values[node] for node in nodes_above([weight]) if node.op == "placeholder"]
+    value_of = (inputs or Inputs(step)).value_of
+    doors = [value_of(node) for node in nodes_above([weight]) if node.op == "placeholder"]
     if any(value.role not in STATE and value.role is not Role.CONSTANT for value in doors):
         return None
-    names = parameters_of(weight, lambda node: values[node].name if values[node].role is Role.PARAMETER else None)
+    names = parameters_of(weight, lambda node: value_of(node).name if value_of(node).role is Role.PARAMETER else None)
     return module_of(names[0]) if names else None

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
-from gfcompile.graph.nodes import emit, input_of
+from gfcompile.graph.inputs import Inputs
+from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
 from gfcompile.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.clip_gradients import drawn_value, spread_value
 from gfcompile.step import Role, Step, Value
 
@@ -34,47 +35,77 @@ STEP_COUNT = Value(Role.OPTIMIZER, "step")
 
 
 @dataclass(frozen=True)
-class AppendOptimizer(Pass):
+class Update(Site):
+    """A gradient, its place among the outputs, and its parameter."""
+
+    index: int
+    name: str
+    parameter: fx.Node
+
+
+@dataclass(frozen=True)
+class AppendOptimizer(Pass[Update]):
     """Every gradient output becomes the updated parameter, its state behind it."""
 
-    optimizer: Optimizer
+    optimizer: Optimizer = field(default_factory=SGD)
     name: ClassVar[str] = "append_optimizer"
 
-    def find(self, step: Step) -> Found:
-        for value, node in zip(step.outputs, step.results(), strict=True):
+    def find(self, step: Step) -> Found[Update]:
+        inputs = Inputs(step)
+        for index, (value, node) in enumerate(zip(step.outputs, step.results(), strict=True)):
             if value.role is Role.GRADIENT:
-                yield node
+                yield Update(node, index, value.name, inputs.node_of(Value(Role.PARAMETER, value.name)))
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
+    def rewrite_all(self, step: Step, sites: list[Update]) -> None:
+        """Together: the new outputs are put into the graph once."""
+        outputs = _Outputs(step)
+        for site in sites:
+            self._append(outputs, site)
+        step.body.graph.output_node().args = (tuple(outputs.results),)
+
+    def _append(self, outputs: _Outputs, site: Update) -> None:
+        step, inputs, parameter = outputs.step, outputs.inputs, site.parameter
         graph = step.body.graph
-        index = next(
-            i
-            for i, (v, n) in enumerate(zip(step.outputs, step.results(), strict=True))
-            if n is site and v.role is Role.GRADIENT
-        )
-        name = step.outputs[index].name
-        settings = self.optimizer.of(name)
-        values = [Value(Role.OPTIMIZER, f"{kind}/{name}") for kind in settings.state_names]
-        parameter = step.placeholder(Role.PARAMETER, name)
-        lr = input_of(step, LR, ())
-        state = [input_of(step, value, shape_of(parameter)) for value in values]
-        count = _next_count(step) if settings.counts_steps else None
-        gradient = spread_value(drawn_value(site))
-        with graph.inserting_before(_last_reader(site, parameter).next):
+        settings = self.optimizer.of(site.name)
+        values = [Value(Role.OPTIMIZER, f"{kind}/{site.name}") for kind in settings.state_names]
+        lr = inputs.get(LR, ())
+        state = [inputs.get(value, shape_of(parameter)) for value in values]
+        count = outputs.next_count() if settings.counts_steps else None
+        gradient = spread_value(drawn_value(site.node))
+        is_drawn, draw = site.node.target is gf.spread_weights.default, site.node.args[1:]
+        with graph.inserting_before(_last_reader(site.node, parameter).next):
             if settings.maximize:
                 gradient = emit(graph, aten.neg.default, gradient)
             old = [parameter, *state]
-            if site.target is gf.spread_weights.default:
-                old = [emit(graph, gf.take_weights.default, whole, *site.args[1:]) for whole in old]
+            if is_drawn:
+                old = [emit(graph, gf.take_weights.default, whole, *draw) for whole in old]
             update = _WRITERS[type(settings)](settings, _Operands(old[0], old[1:], gradient, lr, count))
             new = [emit(graph, operator.getitem, update, i) for i in range(1 + len(state))] if state else [update]
-            if site.target is gf.spread_weights.default:
+            if is_drawn:
                 pairs = zip([parameter, *state], new, strict=True)
-                new = [emit(graph, gf.put_weights.default, whole, part, *site.args[1:]) for whole, part in pairs]
-        results = step.results()
-        results[index], step.outputs[index] = new[0], Value(Role.PARAMETER, name)
+                new = [emit(graph, gf.put_weights.default, whole, part, *draw) for whole, part in pairs]
+        outputs.results[site.index], step.outputs[site.index] = new[0], Value(Role.PARAMETER, site.name)
+        outputs.results += new[1:]
         step.outputs += values
-        graph.output_node().args = ((*results, *new[1:]),)
+
+
+class _Outputs:
+    """The step's results as they will be; `step.outputs` is kept in line."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.inputs, self.results = step, Inputs(step), step.results()
+        self.loss = step.loss()
+        self.count = self.results[step.outputs.index(STEP_COUNT)] if STEP_COUNT in step.outputs else None
+
+    def next_count(self) -> fx.Node:
+        """How many steps there have been, this one included. Counted behind the loss, so that nothing crosses it."""
+        if self.count is None:
+            graph, before = self.step.body.graph, self.inputs.get(STEP_COUNT, ())
+            with graph.inserting_after(self.loss):
+                self.count = emit(graph, aten.add.Tensor, before, 1.0)
+            self.results.append(self.count)
+            self.step.outputs.append(STEP_COUNT)
+        return self.count
 
 
 @dataclass(frozen=True)
@@ -151,25 +182,13 @@ _WRITERS: dict[type[Optimizer], Callable[[Any, _Operands], fx.Node]] = {
 }
 
 
-def _next_count(step: Step) -> fx.Node:
-    """How many steps there have been, this one included. Counted behind the loss, so that nothing crosses it."""
-    if STEP_COUNT in step.outputs:
-        return step.results()[step.outputs.index(STEP_COUNT)]
-    graph, before = step.body.graph, input_of(step, STEP_COUNT, ())
-    with graph.inserting_after(step.loss()):
-        count = emit(graph, aten.add.Tensor, before, 1.0)
-    graph.output_node().args = ((*step.results(), count),)
-    step.outputs.append(STEP_COUNT)
-    return count
-
-
 def _last_reader(gradient: fx.Node, parameter: fx.Node) -> fx.Node:
-    """The later of the gradient's producer and the last node that reads the old parameter, views included."""
-    readers = {parameter}
-    last = gradient
-    for node in gradient.graph.nodes:
-        if node is gradient or (node.op == "call_function" and readers & set(node.all_input_nodes)):
-            last = node
-            if node.target in (aten.permute.default, aten.reshape.default):
-                readers.add(node)
-    return last
+    """The later of the gradient's producer and the last node that reads the old parameter; views are read through."""
+    found = {gradient, *parameter.users}
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        if node.target in (aten.permute.default, aten.reshape.default):
+            waiting += [user for user in node.users if user not in found]
+            found.update(node.users)
+    return max(node for node in found if node.op == "call_function" or node is gradient)  # in the graph's order

@@ -1,61 +1,79 @@
-"""The shape of every pass: `find` only looks and yields sites or refusals, `rewrite` only changes one site."""
+"""The shape of every pass: `find` only looks and yields sites with what it learnt, `rewrite` only changes one site."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 from torch import fx
 
 from gfcompile.errors import ContractError
-from gfcompile.step import Event, Refusal, Step
+from gfcompile.passes.contract import Changes, find_fault
+from gfcompile.step import Event, Materialised, Refusal, Step
 
-Found = Iterator[fx.Node | Refusal]
+
+@dataclass(frozen=True)
+class Site:
+    """A place to rewrite. A pass that learns more in `find` than the node has a site with fields for it.
+
+    Sites may be rewritten after others of the same run, so a site holds nodes only that none of them replaces.
+    """
+
+    node: fx.Node
+
+    @property
+    def label(self) -> str:
+        """How the log names it; asked before anything is rewritten."""
+        return str(self.node.name)
 
 
-class Pass(ABC):
-    """One rewrite. The base class runs it, checks the result, and records what it did."""
+S = TypeVar("S", bound=Site)
+Found = Iterator[S | Refusal | Materialised]
+
+
+class Pass(ABC, Generic[S]):
+    """One rewrite: a frozen dataclass whose fields are its options. A subclass has `find`, and `rewrite` or
+    `rewrite_all`; `run` is the same for all."""
 
     name: ClassVar[str]
 
     @abstractmethod
-    def find(self, step: Step) -> Found:
-        """Yield the nodes to rewrite, and a refusal with its reason for each that was wanted but cannot be."""
+    def find(self, step: Step) -> Found[S]:
+        """Yield the sites; a refusal with its reason for each that was wanted but cannot be; what stays large."""
 
-    @abstractmethod
-    def rewrite(self, step: Step, site: fx.Node) -> None:
+    def rewrite(self, step: Step, site: S) -> None:
         """Change one site in place."""
+        raise NotImplementedError(f"{type(self).__name__} rewrites its sites together")
 
-    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
-        """Change every site. A pass whose rewrites share an analysis of the whole graph makes it here, once."""
+    def rewrite_all(self, step: Step, sites: list[S]) -> None:
+        """Change every site, in the order found. Also called without any: to override where sites hang together."""
         for site in sites:
             self.rewrite(step, site)
 
-    def describe(self, site: fx.Node) -> str:
-        """How the log names a site."""
-        return site.name
-
     def run(self, step: Step) -> Step:
-        """Find, rewrite, check, record."""
+        """Find, rewrite, check, with the shapes of what changed inferred again, record."""
         start = time.perf_counter()
+        changes = Changes(step)
         found = list(self.find(step))
-        sites = [item for item in found if isinstance(item, fx.Node)]
-        names = [self.describe(site) for site in sites]
+        sites = [item for item in found if not isinstance(item, Refusal | Materialised)]
+        labels = [site.label for site in sites]
         self.rewrite_all(step, sites)
+        fault = find_fault(step, changes)
         step.log.append(
-            Event(self.name, names, [item for item in found if isinstance(item, Refusal)], time.perf_counter() - start)
+            Event(
+                self.name,
+                labels,
+                [item for item in found if isinstance(item, Refusal)],
+                time.perf_counter() - start,
+                [item for item in found if isinstance(item, Materialised)],
+            )
         )
-        check(step, self.name)
+        if fault is not None:
+            raise ContractError(
+                f"pass '{self.name}' left {fault}; replay it with: gfcompile run-pass {self.name} DUMP.txt, "
+                "where --dump DIR writes the graph before it"
+            )
         return step
-
-
-def check(step: Step, pass_name: str) -> None:
-    """The contract between passes: a well-formed graph, a signature that fits it, shapes on every tensor."""
-    step.body.graph.lint()
-    if len(step.placeholders()) != len(step.inputs) or len(step.results()) != len(step.outputs):
-        raise ContractError(f"pass '{pass_name}' left a graph that does not fit its signature; replay with --dump DIR")
-    for node in step.body.graph.nodes:
-        if node.op in ("placeholder", "call_function") and "val" not in node.meta:
-            raise ContractError(f"pass '{pass_name}' left '{node.name}' without a shape; replay with --dump DIR")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from torch import fx
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.promotion import operand_type
 from gfcompile.step import Step
 
@@ -33,59 +34,68 @@ PUTS = {aten.index_put.default, aten._unsafe_index_put.default}
 COPIES = {aten.copy.default}
 BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 BATCH_NORM_TRAIN = aten._native_batch_norm_legit_functional.default
+BATCH_NORMS = {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
+SITES = SCATTERS.keys() | PUTS | IDENTITIES | COPIES | BATCH_NORMS
 
-SITES = SCATTERS.keys() | PUTS | IDENTITIES | COPIES | {BATCH_NORM_EVAL, BATCH_NORM_TRAIN}
+
+@dataclass(frozen=True)
+class Spelling(Site):
+    """A call to spell otherwise; one of mixed types with the type that its operands are cast to."""
+
+    dtype: torch.dtype | None
 
 
-class Canonicalize(Pass):
+@dataclass(frozen=True)
+class Canonicalize(Pass[Spelling]):
     """Remove identities and spell batch norm out."""
 
     name: ClassVar[str] = "canonicalize"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Spelling]:
         for node in step.body.graph.nodes:
             if node.target in SCATTERS and not _is_whole(node):
                 continue
             is_copy = node.target is aten._to_copy.default and _is_same_type(node)
-            if node.target in SITES or is_copy or operand_type(node) is not None:
-                yield node
+            dtype = operand_type(node)
+            if node.target in SITES or is_copy or dtype is not None:
+                yield Spelling(node, dtype)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        graph = step.body.graph
-        dtype = operand_type(site)
-        if dtype is not None:
-            with graph.inserting_before(site):
-                casts = {arg: emit(graph, aten._to_copy.default, arg, dtype=dtype) for arg in site.all_input_nodes}
-            site.args = fx.map_arg(site.args, casts.__getitem__)
-            return
-        if site.target in SCATTERS or site.target in PUTS:
-            with graph.inserting_before(site):
-                value = _scatter(graph, site) if site.target in SCATTERS else _index_put(graph, site)
-            site.replace_all_uses_with(value)
-            graph.erase_node(site)
-            return
-        if site.target is BATCH_NORM_EVAL:
-            with graph.inserting_before(site):
-                results = _eval_batch_norm(graph, *site.args)
-        elif site.target is BATCH_NORM_TRAIN:
-            with graph.inserting_before(site):
-                results = _train_batch_norm(graph, *site.args)
-        else:
-            if site.target in COPIES:
-                with graph.inserting_before(site):
-                    value = _copied(graph, *site.args[:2])
+    def rewrite(self, step: Step, site: Spelling) -> None:
+        graph, node = step.body.graph, site.node
+        with graph.inserting_before(node):
+            if site.dtype is not None:
+                dtype = site.dtype
+                casts = {arg: emit(graph, aten._to_copy.default, arg, dtype=dtype) for arg in node.all_input_nodes}
+                node.args = fx.map_arg(node.args, casts.__getitem__)
+                return
+            if node.target in BATCH_NORMS:
+                results = (_eval_batch_norm if node.target is BATCH_NORM_EVAL else _train_batch_norm)(graph, *node.args)
+                _replace_results(node, results)
             else:
-                value = site.args[0]
-            site.replace_all_uses_with(value)
-            graph.erase_node(site)
-            return
-        for user in list(site.users):
-            index: int = user.args[1]
-            if user.target is operator.getitem and (results[index] is not None or not user.users):
-                if user.users:
-                    user.replace_all_uses_with(results[index])
-                graph.erase_node(user)
-        graph.erase_node(site)
+                node.replace_all_uses_with(_spelt(graph, node))
+        graph.erase_node(node)
+
+
+def _spelt(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The same value in other words."""
+    if node.target in SCATTERS:
+        return _scatter(graph, node)
+    if node.target in PUTS:
+        return _index_put(graph, node)
+    if node.target in COPIES:
+        return _copied(graph, *node.args[:2])
+    same: fx.Node = node.args[0]
+    return same
+
+
+def _replace_results(node: fx.Node, results: tuple[fx.Node | None, ...]) -> None:
+    """Those of a node with several; one that nobody reads may be None."""
+    for user in list(node.users):
+        index: int = user.args[1]
+        if user.target is operator.getitem and (results[index] is not None or not user.users):
+            if user.users:
+                user.replace_all_uses_with(results[index])
+            node.graph.erase_node(user)
 
 
 def _is_whole(node: fx.Node) -> bool:

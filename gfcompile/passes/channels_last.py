@@ -10,47 +10,59 @@ only where two layouts meet, so an operator that this pass does not know costs t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.geometry.layouts import WeightLayout
-from gfcompile.graph.shapes import fake_like, fake_mode_of, shape_of
+from gfcompile.graph.nodes import emit
+from gfcompile.graph.shapes import fake_like, shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.image_ops import IMAGE_OPS
-from gfcompile.step import STATE, Event, Role, Step
+from gfcompile.step import STATE, Role, Step
 
 aten = torch.ops.aten
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 CONVOLUTIONS = {aten.convolution.default: 1, gf.channel_mix.default: 1, aten.convolution_backward.default: 2}
 
 
-class ChannelsLast:
+@dataclass(frozen=True)
+class Weight(Site):
+    """A trained convolution weight and how it is to lie in memory. The log names the parameter."""
+
+    parameter: str
+    layout: WeightLayout
+
+    @property
+    def label(self) -> str:
+        return self.parameter
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Pass[Weight]):
     """Rebuilds the graph; not site by site, since a layout is a property of the whole."""
 
     name: ClassVar[str] = "channels_last"
 
-    def run(self, step: Step) -> Step:
-        start = time.perf_counter()
-        known = set(step.layouts)
-        rebuilt = Relayout(step)
-        step.body = rebuilt.build()
-        step.log.append(Event(self.name, sorted(step.layouts.keys() - known), [], time.perf_counter() - start))
-        check(step, self.name)
-        return step
+    def find(self, step: Step) -> Found[Weight]:
+        for name, weight in sorted(_trained_conv_weights(step).items()):
+            if name not in step.layouts:
+                yield weight
+
+    def rewrite_all(self, step: Step, sites: list[Weight]) -> None:
+        step.body = Relayout(step, {site.parameter: site.layout for site in sites}).build()
 
 
 class Relayout:
     """Old nodes to their new forms: as traced (`plain`), with channels last (`image`), or packed (`packed`)."""
 
-    def __init__(self, step: Step) -> None:
-        self.step = step
+    def __init__(self, step: Step, weights: Mapping[str, WeightLayout]) -> None:
+        self.step, self.weights = step, weights
         self.graph = fx.Graph()
-        self.fake = fake_mode_of(step.body.graph)
         self.stack_trace: str | None = None  # of the node that is being rewritten: where the user wrote it
         self.plain: dict[fx.Node, Any] = {}
         self.image: dict[fx.Node, fx.Node] = {}
@@ -58,9 +70,8 @@ class Relayout:
         self.packed: dict[fx.Node, tuple[fx.Node, WeightLayout]] = {}
 
     def build(self) -> fx.GraphModule:
-        weights = _trained_conv_weights(self.step)
         for node, value in zip(self.step.placeholders(), self.step.inputs, strict=True):
-            layout = weights.get(value.parameter) if value.role in STATE else None
+            layout = self.weights.get(value.parameter) if value.role in STATE else None
             new = self.graph.placeholder(node.name)
             new.meta["val"] = node.meta["val"]
             if layout is None:
@@ -74,16 +85,14 @@ class Relayout:
                 self._rewrite(node)
         results = []
         for node, value in zip(self.step.results(), self.step.outputs, strict=True):
-            layout = weights.get(value.parameter) if value.role in STATE or value.role is Role.GRADIENT else None
+            is_like_weight = value.role in STATE or value.role is Role.GRADIENT
+            layout = self.weights.get(value.parameter) if is_like_weight else None
             results.append(self.as_packed(node, layout) if layout else self.as_plain(node))
         self.graph.output(tuple(results))
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        node = self.graph.call_function(target, args, kwargs)
-        values = fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
-        with self.fake, torch.no_grad():
-            node.meta["val"] = target(*values[0], **values[1])
+        node = emit(self.graph, target, *args, **kwargs)
         node.meta["stack_trace"] = self.stack_trace
         return node
 
@@ -169,10 +178,10 @@ def _is_pointwise(node: fx.Node) -> bool:
 IMAGE_POINTWISE = {aten._to_copy.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default}
 
 
-def _trained_conv_weights(step: Step) -> dict[str, WeightLayout]:
+def _trained_conv_weights(step: Step) -> dict[str, Weight]:
     """Packed layouts of the trained convolution weights; a weight that two geometries share stays plain."""
     names = dict(zip(step.placeholders(), step.inputs, strict=True))
-    found: dict[str, set[WeightLayout]] = {}
+    found: dict[str, set[Weight]] = {}
     for node in step.body.graph.nodes:
         position = CONVOLUTIONS.get(node.target)
         if position is None:
@@ -183,5 +192,6 @@ def _trained_conv_weights(step: Step) -> dict[str, WeightLayout]:
             continue
         if len(shape_of(weight)) == 4:
             groups = node.args[2] if node.target is gf.channel_mix.default else node.args[-1 if position == 1 else -2]
-            found.setdefault(value.name, set()).add(WeightLayout.for_conv(list(shape_of(weight)), groups))
-    return {name: next(iter(layouts)) for name, layouts in found.items() if len(layouts) == 1}
+            layout = WeightLayout.for_conv(list(shape_of(weight)), groups)
+            found.setdefault(value.name, set()).add(Weight(weight, value.name, layout))
+    return {name: next(iter(weights)) for name, weights in found.items() if len(weights) == 1}

@@ -12,7 +12,6 @@ Clipping by norm makes every update wait for the last gradient.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,32 +22,43 @@ from torch import fx
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check
-from gfcompile.step import Event, Role, Step
+from gfcompile.passes.base import Found, Pass, Site
+from gfcompile.step import Role, Step
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class ClipGradients:
+class Gradient(Site):
+    """A gradient that is not clipped yet. The log names its parameter."""
+
+    parameter: str
+
+    @property
+    def label(self) -> str:
+        return self.parameter
+
+
+@dataclass(frozen=True)
+class ClipGradients(Pass[Gradient]):
     """Not site by site: the norm is one of all gradients. A limit of None clips nothing."""
 
     norm: float | None = None
     value: float | None = None
     name: ClassVar[str] = "clip_gradients"
 
-    def run(self, step: Step) -> Step:
-        start = time.perf_counter()
+    def find(self, step: Step) -> Found[Gradient]:
+        if self.norm is None and self.value is None:
+            return
+        for value, node in zip(step.outputs, step.results(), strict=True):
+            if value.role is Role.GRADIENT and not self._is_clipped(node):
+                yield Gradient(node, value.name)
+
+    def rewrite_all(self, step: Step, sites: list[Gradient]) -> None:
         graph = step.body.graph
-        outputs = list(zip(step.outputs, step.results(), strict=True))
-        sites = [node for value, node in outputs if value.role is Role.GRADIENT and not self._is_clipped(node)]
         with graph.inserting_before(graph.output_node()):
-            clipped = self._clip(graph, sites)
-        graph.output_node().args = (tuple(clipped.get(node, node) for _, node in outputs),)
-        names = [value.name for value, node in outputs if node in clipped]
-        step.log.append(Event(self.name, names, [], time.perf_counter() - start))
-        check(step, self.name)
-        return step
+            clipped = self._clip(graph, [site.node for site in sites])
+        graph.output_node().args = (tuple(clipped.get(node, node) for node in step.results()),)
 
     def _clip(self, graph: fx.Graph, sites: list[fx.Node]) -> dict[fx.Node, fx.Node]:
         """Old gradient -> clipped one."""

@@ -14,6 +14,7 @@ draw runs the same program. The gradients of the layer's input and bias stay as 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -21,10 +22,11 @@ from torch import fx
 
 from gfcompile.errors import ContractError
 from gfcompile.geometry.channel_draws import Draw
-from gfcompile.graph.nodes import emit, input_of, results_of
-from gfcompile.graph.shapes import infer, shape_of
+from gfcompile.graph.inputs import Inputs
+from gfcompile.graph.nodes import emit, results_of
+from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.select import BACKWARD
 from gfcompile.step import Role, Step, Value
 
@@ -32,40 +34,50 @@ aten = torch.ops.aten
 MIX = gf.channel_mix_weight.default
 
 
-class DrawChannels(Pass):
+@dataclass(frozen=True)
+class Drawn(Site):
+    """The gradient of a layer's kernel, of whose input channels so many are drawn."""
+
+    layer: str
+    kernel: str
+    channels: int
+    inputs: Inputs = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DrawChannels(Pass[Drawn]):
     """Sites are the weight gradients of the layers that the plan updates sparsely."""
 
     name: ClassVar[str] = "draw_channels"
 
-    def find(self, step: Step) -> Found:
-        kernels = {layer.kernel for layer in step.plan.sparse}
+    def find(self, step: Step) -> Found[Drawn]:
+        layers, inputs = {layer.kernel: layer for layer in step.plan.sparse}, Inputs(step)
         for value, node in zip(step.outputs, step.results(), strict=True):
-            is_kernel = value.role is Role.GRADIENT and value.name in kernels
-            if is_kernel and node.target is not gf.spread_weights.default:
-                yield node
+            layer = layers.get(value.name) if value.role is Role.GRADIENT else None
+            if layer is not None and node.target is not gf.spread_weights.default:
+                assert layer.channels is not None
+                yield Drawn(node, layer.name, value.name, layer.channels, inputs)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        graph = step.body.graph
-        index = step.results().index(site)
-        name = step.outputs[index].name
-        layer = next(layer for layer in step.plan.sparse if layer.kernel == name)
-        assert layer.channels is not None
-        channels = input_of(step, Value(Role.CHANNELS, layer.name), (layer.channels,), torch.int32)
-        weight, shape = step.placeholder(Role.PARAMETER, name), list(shape_of(site))
-        mix = site.args[0] if site.target is aten.expand.default else site
-        source = site.args[0]
-        with graph.inserting_before(site):
+    def rewrite(self, step: Step, site: Drawn) -> None:
+        graph, node = step.body.graph, site.node
+        channels = site.inputs.get(Value(Role.CHANNELS, site.layer), (site.channels,), torch.int32)
+        weight, shape = site.inputs.node_of(Value(Role.PARAMETER, site.kernel)), list(shape_of(node))
+        mix = node.args[0] if node.target is aten.expand.default else node
+        source = node.args[0]
+        with graph.inserting_before(node):
             if mix.target is MIX:
                 groups = mix.args[2]
-                drawn = _drawn_mix(graph, mix, channels, Draw.of(shape, groups, layer.channels), shape)
-            elif site.target is operator.getitem and source.target is BACKWARD:
+                drawn = _drawn_mix(graph, mix, channels, Draw.of(shape, groups, site.channels), shape)
+            elif node.target is operator.getitem and source.target is BACKWARD:
                 groups = source.args[-2]
                 drawn = _drawn_backward(graph, source, channels, weight, groups)
             else:
-                raise ContractError(f"draw_channels: the gradient of '{name}' is no convolution's: {site.target}")
+                raise ContractError(
+                    f"draw_channels: the gradient of '{site.kernel}' is no convolution's: {node.target}"
+                )
             whole = emit(graph, gf.spread_weights.default, drawn, channels, shape, groups)
-        site.replace_all_uses_with(whole)
-        graph.erase_node(site)
+        node.replace_all_uses_with(whole)
+        graph.erase_node(node)
         if source.target is BACKWARD:
             _forget_weight_gradient(source)
 
@@ -110,4 +122,3 @@ def _forget_weight_gradient(backward: fx.Node) -> None:
         return
     gx, _, gb = backward.args[-1]
     backward.args = (*backward.args[:-1], [gx, False, gb])
-    backward.meta["val"] = infer(backward.graph, BACKWARD, backward.args, {})

@@ -10,6 +10,7 @@ pixel (r=1, a 1x1 map) the patch operators would do nothing and are left out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,32 +23,39 @@ from gfcompile.geometry.grids import Grid
 from gfcompile.graph.nodes import emit, results_of
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
 
 aten = torch.ops.aten
 
 
-class Filter(Pass):
+@dataclass(frozen=True)
+class Marked(Site):
+    """A marked backward and how it is filtered. The log names its weight."""
+
+    recipe: FilterRecipe
+
+    @property
+    def label(self) -> str:
+        return str(self.node.args[2])
+
+
+@dataclass(frozen=True)
+class Filter(Pass[Marked]):
     """Every marked backward becomes patch operators."""
 
     name: ClassVar[str] = "filter"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Marked]:
         for node in step.body.graph.nodes:
             if node.target is gf.filtered_convolution_backward.default:
-                yield node
+                yield Marked(node, _recipe(node))
 
-    def describe(self, site: fx.Node) -> str:
-        return str(site.args[2])
-
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        gy, x, w, stride, padding, dilation, groups, r, reference = site.args
-        tensors = (x.meta["val"], w.meta["val"], gy.meta["val"])
-        recipe = FilterRecipe.of(ConvGeometry.of(*tensors, stride, padding, dilation, groups), r, reference)
-        graph, results = step.body.graph, results_of(site)
+    def rewrite(self, step: Step, site: Marked) -> None:
+        gy, x, w, _, _, _, groups, _, _ = site.node.args
+        recipe, graph, results = site.recipe, step.body.graph, results_of(site.node)
         new: dict[int, fx.Node] = {}
-        with graph.inserting_before(site):
+        with graph.inserting_before(site.node):
             g = _over_patches(graph, gf.patch_mean.default, gy, recipe.out_grid)
             if 0 in results:
                 q = _scaled(graph, emit(graph, gf.channel_mix.default, g, w, groups, recipe.taps), recipe.scale)
@@ -60,7 +68,13 @@ class Filter(Pass):
         for index, user in results.items():
             user.replace_all_uses_with(new[index])
             graph.erase_node(user)
-        graph.erase_node(site)
+        graph.erase_node(site.node)
+
+
+def _recipe(node: fx.Node) -> FilterRecipe:
+    gy, x, w, stride, padding, dilation, groups, r, reference = node.args
+    tensors = (x.meta["val"], w.meta["val"], gy.meta["val"])
+    return FilterRecipe.of(ConvGeometry.of(*tensors, stride, padding, dilation, groups), r, reference)
 
 
 def _over_patches(

@@ -7,6 +7,7 @@ Exact up to float rounding. Leaves convolutions that are trained, shared, biased
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -15,32 +16,33 @@ from torch import fx
 from gfcompile.graph.frozen import frozen_nodes
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
 
 aten = torch.ops.aten
 
 
-class FoldBatchnorm(Pass):
+@dataclass(frozen=True)
+class FoldBatchnorm(Pass[Site]):
     """Sites are the multiplications by a scale."""
 
     name: ClassVar[str] = "fold_batchnorm"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Site]:
         frozen = frozen_nodes(step)
         for node in step.body.graph.nodes:
             if node.target is aten.mul.Tensor and _is_absorbable(node, frozen):
-                yield node
+                yield Site(node)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        conv, scale = site.args
+    def rewrite(self, step: Step, site: Site) -> None:
+        conv, scale = site.node.args
         graph = step.body.graph
-        with graph.inserting_before(site):
+        with graph.inserting_before(site.node):
             per_output = emit(graph, aten.reshape.default, scale, [-1] + [1] * (len(shape_of(conv.args[1])) - 1))
             weight = emit(graph, aten.mul.Tensor, conv.args[1], per_output)
             scaled = emit(graph, aten.convolution.default, conv.args[0], weight, *conv.args[2:])
-        site.replace_all_uses_with(scaled)
-        graph.erase_node(site)
+        site.node.replace_all_uses_with(scaled)
+        graph.erase_node(site.node)
         graph.erase_node(conv)
 
 

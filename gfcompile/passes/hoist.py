@@ -10,60 +10,84 @@ statistic whose sources are all kept for other reasons stays where it is: it cos
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.graph.crossing import STATISTICS, Crossing
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
 
 SCALE = torch.ops.aten.mul.Scalar
 
 
-class Hoist(Pass):
+@dataclass(frozen=True)
+class Statistic(Site):
+    """A statistic to be moved, and the mover of them all."""
+
+    mover: Mover = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Hoist(Pass[Statistic]):
     """Sites are the statistics behind the loss."""
 
     name: ClassVar[str] = "hoist"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Statistic]:
         crossing = Crossing(step)
+        mover, settled = Mover(step, crossing), _settled(crossing)
         for node in crossing.forward_work:
-            if node.target in STATISTICS:
-                sources = crossing.sources(node)
-                if not sources or not all(crossing.is_kept(source) for source in sources):
-                    yield node
+            if node.target in STATISTICS and node not in settled:
+                yield Statistic(node, mover)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        _hoist(step, Crossing(step), site)
-
-    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
-        crossing = Crossing(step)
-        for site in sites:
-            _hoist(step, crossing, site)
+    def rewrite(self, step: Step, site: Statistic) -> None:
+        site.mover.move(site.node)
 
 
-def _hoist(step: Step, crossing: Crossing, site: fx.Node) -> None:
-    """Move one statistic; `crossing` is kept up to date."""
-    graph = step.body.graph
-    moved = _Move(step, crossing).copy(site)
-    for user in [user for user in site.users if user.target is SCALE and user in crossing.forward_work]:
-        user.replace_input_with(site, moved)
-        moved.append(user)
-        del crossing.forward_work[user]
-    site.replace_all_uses_with(moved)
-    _erase_unread(graph, site)
+def _settled(crossing: Crossing) -> set[fx.Node]:
+    """Forward work whose sources, one at least, are all kept."""
+    kept = crossing.kept()
+    has_source: set[fx.Node] = set()
+    open_source: set[fx.Node] = set()  # what has one that is not kept
+    for node in crossing.forward_work:
+        for arg in node.all_input_nodes:
+            if arg in crossing.forward_work:
+                is_source, is_open = arg in has_source, arg in open_source
+            else:
+                is_source, is_open = arg.op == "call_function", arg.op == "call_function" and arg not in kept
+            if is_source:
+                has_source.add(node)
+            if is_open:
+                open_source.add(node)
+    return has_source - open_source
 
 
-class _Move:
-    """Copies of forward work before the loss, each behind its last operand; what is there already is used again."""
+class Mover:
+    """Copies forward work to before the loss, each behind its last operand; what is there already is used again.
+
+    One for all sites: work that several statistics are made of is looked at once, and `crossing` is kept up to date.
+    """
 
     def __init__(self, step: Step, crossing: Crossing) -> None:
-        self.step, self.graph, self.crossing = step, step.body.graph, crossing
+        self.graph, self.crossing = step.body.graph, crossing
+        self.last_input = step.placeholders()[-1]
         self.done: dict[fx.Node, fx.Node] = {}
 
-    def copy(self, node: fx.Node) -> fx.Node:
+    def move(self, statistic: fx.Node) -> None:
+        """Move it and the scaling of it; erase what nobody reads any more."""
+        moved = self._copy(statistic)
+        for user in [user for user in statistic.users if user.target is SCALE and user in self.crossing.forward_work]:
+            user.replace_input_with(statistic, moved)
+            moved.append(user)
+            del self.crossing.forward_work[user]
+            self.done[user] = user
+        statistic.replace_all_uses_with(moved)
+        _erase_unread(self.graph, statistic)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
         waiting = [node]
         while waiting:
             top = waiting[-1]
@@ -86,7 +110,7 @@ class _Move:
 
     def _new(self, node: fx.Node) -> fx.Node:
         operands = [self.done[arg] for arg in node.all_input_nodes]
-        last = max([*operands, self.step.placeholders()[-1]])  # in the graph's order
+        last = max([*operands, self.last_input])  # in the graph's order
         with self.graph.inserting_after(last):
             return self.graph.node_copy(node, self.done.__getitem__)
 

@@ -9,31 +9,39 @@ second one, stays that way.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import fx
 
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
 
 
-class MergeEqual(Pass):
+@dataclass(frozen=True)
+class Repetition(Site):
+    """A call that repeats `first`, which is no site itself."""
+
+    first: fx.Node
+
+
+@dataclass(frozen=True)
+class MergeEqual(Pass[Repetition]):
     """Sites are the repetitions."""
 
     name: ClassVar[str] = "merge_equal"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Repetition]:
         first: dict[Any, fx.Node] = {}
         kept: dict[fx.Node, fx.Node] = {}
         for node in _behind_the_loss(step):
             kept[node] = first.setdefault(_key(node, kept), node)
             if kept[node] is not node:
-                yield node
+                yield Repetition(node, kept[node])
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        wanted = _key(site, {})
-        site.replace_all_uses_with(next(node for node in _behind_the_loss(step) if _key(node, {}) == wanted))
-        step.body.graph.erase_node(site)
+    def rewrite(self, step: Step, site: Repetition) -> None:
+        site.node.replace_all_uses_with(site.first)
+        step.body.graph.erase_node(site.node)
 
 
 def _behind_the_loss(step: Step) -> Iterator[fx.Node]:

@@ -10,6 +10,7 @@ share the bits but not the counts).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,37 +20,43 @@ from gfcompile.graph.crossing import Crossing
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
 
 COUNT = gf.mask_count.default
 
 
-class PackMasks(Pass):
+@dataclass(frozen=True)
+class ReadMask(Site):
+    """A mask, the gradients that read it, and the first of them."""
+
+    readers: tuple[fx.Node, ...]
+    first: fx.Node
+
+
+@dataclass(frozen=True)
+class PackMasks(Pass[Site]):
     """Sites are masks that gradients read, and counts that are dearer than bits."""
 
     name: ClassVar[str] = "pack_masks"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Site]:
         crossing = Crossing(step)
         read = _read_masks(crossing)
-        yield from read
+        for mask in read:
+            readers = tuple(user for user in mask.users if user in crossing.gradients)
+            yield ReadMask(mask, readers, min(readers, key=crossing.position.__getitem__))
         for counts, masks in _families(step):
             if len({shape_of(mask) for mask in masks}) == 1:
                 bits = sum(_packed_bytes(mask) for mask in masks if mask not in read)
                 if bits < sum(_bytes(count) for count in counts):
-                    yield from counts
+                    yield from map(Site, counts)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        self.rewrite_all(step, [site])
-
-    def rewrite_all(self, step: Step, sites: list[fx.Node]) -> None:
-        crossing = Crossing(step)  # what is new depends on no gradient, so it holds for all sites
-        for site in sites:
-            if site.target is COUNT:
-                self._count_bits(step.body.graph, site)
-            else:
-                self._read_bits(step.body.graph, crossing, site)
+    def rewrite(self, step: Step, site: Site) -> None:
+        if isinstance(site, ReadMask):
+            self._read_bits(step.body.graph, site)
+        else:
+            self._count_bits(step.body.graph, site.node)
 
     def _count_bits(self, graph: fx.Graph, count: fx.Node) -> None:
         masks, wanted, rows, cols = count.args
@@ -59,26 +66,29 @@ class PackMasks(Pass):
         count.replace_all_uses_with(packed)
         graph.erase_node(count)
 
-    def _read_bits(self, graph: fx.Graph, crossing: Crossing, mask: fx.Node) -> None:
-        readers = [user for user in mask.users if user in crossing.gradients]
-        with graph.inserting_after(mask):
-            bits = _packed(graph, mask)
-        with graph.inserting_before(min(readers, key=crossing.position.__getitem__)):
-            unpacked = emit(graph, gf.unpack_mask.default, bits, list(shape_of(mask)))
-        for reader in readers:
-            reader.replace_input_with(mask, unpacked)
+    def _read_bits(self, graph: fx.Graph, site: ReadMask) -> None:
+        with graph.inserting_after(site.node):
+            bits = _packed(graph, site.node)
+        with graph.inserting_before(site.first):
+            unpacked = emit(graph, gf.unpack_mask.default, bits, list(shape_of(site.node)))
+        for reader in site.readers:
+            reader.replace_input_with(site.node, unpacked)
 
 
-def _read_masks(crossing: Crossing) -> list[fx.Node]:
-    """Masks of whole maps that gradients read and whose sources nothing else keeps."""
-    masks = {
-        node
+def _read_masks(crossing: Crossing) -> dict[fx.Node, None]:
+    """Masks of whole maps that gradients read and whose sources nothing else keeps, in order."""
+    sources = {
+        node: crossing.sources(node)
         for node in crossing.forward_work
         if _is_map_mask(node) and any(user in crossing.gradients for user in node.users)
     }
-    while stay := {mask for mask in masks if any(crossing.is_kept(source, masks) for source in crossing.sources(mask))}:
+    masks = set(sources)
+    while True:
+        kept = crossing.kept(masks)
+        stay = {mask for mask in masks if not kept.isdisjoint(sources[mask])}
+        if not stay:
+            return {mask: None for mask in sources if mask in masks}
         masks -= stay
-    return sorted(masks, key=crossing.position.__getitem__)
 
 
 def _is_map_mask(node: fx.Node) -> bool:
@@ -89,16 +99,16 @@ def _is_map_mask(node: fx.Node) -> bool:
 
 def _families(step: Step) -> list[tuple[list[fx.Node], list[fx.Node]]]:
     """Counts that share masks, with their masks: bits pay for a whole family or not at all."""
-    families: list[tuple[list[fx.Node], list[fx.Node]]] = []
-    for node in step.body.graph.nodes:
-        if node.target is not COUNT:
-            continue
+    families: dict[int, tuple[list[fx.Node], list[fx.Node]]] = {}
+    family_of: dict[fx.Node, int] = {}  # mask -> its family
+    for number, node in enumerate(step.body.graph.find_nodes(op="call_function", target=COUNT)):
         counts, masks = [node], list(node.args[0])
-        for family in [family for family in families if set(family[1]) & set(masks)]:
-            families.remove(family)
-            counts, masks = [*family[0], *counts], list(dict.fromkeys([*family[1], *masks]))
-        families.append((counts, masks))
-    return families
+        for other in sorted({family_of[mask] for mask in masks if mask in family_of}):
+            its_counts, its_masks = families.pop(other)
+            counts, masks = [*its_counts, *counts], list(dict.fromkeys([*its_masks, *masks]))
+        families[number] = counts, masks
+        family_of.update(dict.fromkeys(masks, number))
+    return list(families.values())
 
 
 def _packed(graph: fx.Graph, mask: fx.Node) -> fx.Node:

@@ -1,13 +1,17 @@
-"""The order of the passes, a line each with the reason for its place."""
+"""The order of the passes: one table, a stage a line, with the reason for its place and the programs it is for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
 
+from gfcompile.errors import UserError
 from gfcompile.geometry.winograd import Choose, choose_edge
-from gfcompile.optimizers import Optimizer
+from gfcompile.optimizers import SGD, Optimizer
 from gfcompile.passes.append_optimizer import AppendOptimizer
+from gfcompile.passes.base import Pass
 from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.channels_last import ChannelsLast
 from gfcompile.passes.clip_gradients import ClipGradients
@@ -26,68 +30,133 @@ from gfcompile.passes.winograd import Winograd
 from gfcompile.step import Step
 
 
-class AnyPass(Protocol):
-    """What the pipeline needs of a pass."""
+class When(StrEnum):
+    """Which programs a stage is part of."""
 
-    name: ClassVar[str]
+    ALWAYS = "always"
+    BACKWARD = "with a backward pass"
+    CALCULUS = "with the patch calculus"  # exact, so that a step with it and one without can be compared
+    OPTIMIZER = "with an optimizer"
+    WINOGRAD = "where Winograd's algorithm is allowed"
 
-    def run(self, step: Step) -> Step: ...
+
+@dataclass(frozen=True)
+class Variant:
+    """A program: with or without a backward pass, the patch calculus, an optimizer, a choice among algorithms.
+
+    Without the calculus: gradient filtering as published, spread and averaged at every layer. `winograd` chooses;
+    without it, every convolution is its plain sum.
+    """
+
+    backward: bool = True
+    calculus: bool = True
+    optimizer: Optimizer | None = None
+    winograd: Choose | None = choose_edge
+
+    def has(self, when: When) -> bool:
+        """Whether stages for this are part of it."""
+        return {
+            When.ALWAYS: True,
+            When.BACKWARD: self.backward,
+            When.CALCULUS: self.backward and self.calculus,
+            When.OPTIMIZER: self.optimizer is not None,
+            When.WINOGRAD: self.winograd is not None,
+        }[when]
 
 
-FILTERING: Sequence[AnyPass] = (
-    StaticMoves(),  # first: it reads the strides of the trace
-    Canonicalize(),  # early: later passes look for few spellings
-    Select(),  # reads the traced backward, before anything moves
-    Filter(),  # expands what was selected
-    DrawChannels(),  # of what filtering leaves; hoist then keeps only the drawn channels
-    RemoveDead(),  # the unfiltered operands are free now
-    MergeEqual(),  # so that equal statistics are one
-    Sink(),  # gradients meet their patch means without pixels
-    PackMasks(),  # what is still kept of masks, in its smallest form
-    Hoist(),  # last on this grid: it only reorders
+@dataclass(frozen=True)
+class Stage:
+    """A pass with its default options, why it stands here, and when it does; `options` gives it a variant's options."""
+
+    rewrite: Pass
+    why: str
+    when: When = When.ALWAYS
+    options: Callable[[Variant], Pass] | None = None
+
+    def of(self, variant: Variant) -> Pass:
+        """The pass as the variant wants it."""
+        return self.rewrite if self.options is None else self.options(variant)
+
+
+def _clip(variant: Variant) -> Pass:
+    optimizer = variant.optimizer or SGD()
+    return ClipGradients(optimizer.clip_norm, optimizer.clip_value)
+
+
+_FINAL = "the gradients are final, and lowering sees the whole step"
+STAGES = (
+    Stage(StaticMoves(), "first: it reads the strides of the trace"),
+    Stage(Canonicalize(), "early: later passes look for few spellings"),
+    Stage(Select(), "reads the traced backward, before anything moves", When.BACKWARD),
+    Stage(Filter(), "expands what was selected", When.BACKWARD),
+    Stage(DrawChannels(), "of what filtering leaves; hoist then keeps only the drawn channels", When.BACKWARD),
+    Stage(RemoveDead(), "the unfiltered operands are free now", When.BACKWARD),
+    Stage(MergeEqual(), "so that equal statistics are one", When.CALCULUS),
+    Stage(Sink(), "gradients meet their patch means without pixels", When.CALCULUS),
+    Stage(PackMasks(), "what is still kept of masks, in its smallest form", When.CALCULUS),
+    Stage(Hoist(), "last on this grid: it only reorders", When.BACKWARD),
+    Stage(ClipGradients(), _FINAL, When.OPTIMIZER, _clip),
+    Stage(AppendOptimizer(), _FINAL, When.OPTIMIZER, lambda variant: AppendOptimizer(variant.optimizer or SGD())),
+    Stage(FoldBatchnorm(), "needs convolutions as traced"),
+    Stage(FoldFrozen(), "scales and shifts become constants"),
+    Stage(RemoveDead(), "what was folded"),
+    Stage(ChannelsLast(), "after every pass that thinks in NCHW"),
+    Stage(
+        Winograd(),
+        "chooses among convolutions as they will run",
+        When.WINOGRAD,
+        lambda variant: Winograd(variant.winograd or choose_edge),
+    ),
+    Stage(FoldFrozen(), "frozen weights are packed, or transformed, now, once"),
+    Stage(RemoveDead(), "their unpacked forms"),
 )
-CALCULUS = (MergeEqual, Sink, PackMasks)  # exact, so that a step with them and one without can be compared
-LOWERING: Sequence[AnyPass] = (
-    FoldBatchnorm(),  # needs convolutions as traced
-    FoldFrozen(),  # scales and shifts become constants
-    RemoveDead(),  # what was folded
-    ChannelsLast(),  # after every pass that thinks in NCHW
-    Winograd(),  # chooses among convolutions as they will run
-    FoldFrozen(),  # frozen weights are packed, or transformed, now, once
-    RemoveDead(),  # their unpacked forms
-)
 
 
-def training_passes(
-    optimizer: Optimizer, calculus: bool = True, winograd: Choose | None = choose_edge
-) -> list[AnyPass]:
+def training_passes(optimizer: Optimizer, calculus: bool = True, winograd: Choose | None = choose_edge) -> list[Pass]:
     """Forward, backward, update."""
-    clip = ClipGradients(optimizer.clip_norm, optimizer.clip_value)
-    return [*filtering_passes(calculus), clip, AppendOptimizer(optimizer), *lowering_passes(winograd)]
+    return _passes(Variant(True, calculus, optimizer, winograd))
 
 
-def gradient_passes(calculus: bool = True, winograd: Choose | None = choose_edge) -> list[AnyPass]:
+def gradient_passes(calculus: bool = True, winograd: Choose | None = choose_edge) -> list[Pass]:
     """The same gradients, returned instead of applied."""
-    return [*filtering_passes(calculus), *lowering_passes(winograd)]
+    return _passes(Variant(True, calculus, None, winograd))
 
 
-def filtering_passes(calculus: bool) -> list[AnyPass]:
-    """Without the calculus: gradient filtering as published, spread and averaged at every layer."""
-    return [each for each in FILTERING if calculus or not isinstance(each, CALCULUS)]
-
-
-def lowering_passes(winograd: Choose | None) -> list[AnyPass]:
-    """`winograd` chooses; without it, every convolution is its plain sum."""
-    chosen = [] if winograd is None else [Winograd(winograd)]
-    return [one for each in LOWERING for one in (chosen if isinstance(each, Winograd) else [each])]
-
-
-def prediction_passes(winograd: Choose | None = choose_edge) -> list[AnyPass]:
+def prediction_passes(winograd: Choose | None = choose_edge) -> list[Pass]:
     """The forward pass alone."""
-    return [StaticMoves(), Canonicalize(), *lowering_passes(winograd)]
+    return _passes(Variant(backward=False, winograd=winograd))
 
 
-def run(step: Step, passes: Sequence[AnyPass], observe: Callable[[int, str, Step], None] | None = None) -> Step:
+def filtering_passes(calculus: bool = True) -> list[Pass]:
+    """What makes the gradients: the stages before the optimizer's."""
+    before = takewhile(lambda stage: stage.when is not When.OPTIMIZER, STAGES)
+    return _passes(Variant(calculus=calculus), tuple(before))
+
+
+def _passes(variant: Variant, stages: Sequence[Stage] = STAGES) -> list[Pass]:
+    return [stage.of(variant) for stage in stages if variant.has(stage.when)]
+
+
+FILTERING: Sequence[Pass] = tuple(filtering_passes())
+
+
+def passes_by_name() -> dict[str, Pass]:
+    """Every pass with its default options, in the order of its first place."""
+    found: dict[str, Pass] = {}
+    for stage in STAGES:
+        found.setdefault(stage.rewrite.name, stage.rewrite)
+    return found
+
+
+def find_pass(name: str) -> Pass:
+    """The pass of this name, with its default options."""
+    known = passes_by_name()
+    if name not in known:
+        raise UserError(f"pass '{name}': no such pass; there are: {', '.join(known)}")
+    return known[name]
+
+
+def run(step: Step, passes: Sequence[Pass], observe: Callable[[int, str, Step], None] | None = None) -> Step:
     """Apply the passes in order; `observe` sees the step before the first (index 0) and after each."""
     if observe is not None:
         observe(0, "traced", step)

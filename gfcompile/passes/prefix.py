@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 import networkx
 from torch import Tensor, fx
 
+from gfcompile.errors import ContractError
 from gfcompile.graph.frozen import frozen_nodes
 from gfcompile.graph.multiply_adds import multiply_adds
 from gfcompile.graph.sample_independence import Samples, bytes_a_sample
 from gfcompile.graph.shapes import shape_of
 from gfcompile.graph.walks import nodes_above
 from gfcompile.ops import gf
-from gfcompile.passes.base import check
+from gfcompile.passes.contract import find_fault
 from gfcompile.settings.words import option
 from gfcompile.step import STATE, Role, Step, Value
 
@@ -208,7 +209,9 @@ def _assemble(
     part = Step(
         body, list(doors.values()), [value for _, value in outputs], step.plan, tensors, step.updated_buffers, layouts
     )
-    check(part, "split")
+    fault = find_fault(part)
+    if fault is not None:
+        raise ContractError(f"the cut behind the frozen prefix left {fault}")
     return part
 
 

@@ -8,16 +8,18 @@ its reason, where it is transposed or not 2-D, or where the published formulas a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
 
 from gfcompile.geometry.convolution import ConvGeometry, why_reference_refuses
+from gfcompile.graph.inputs import Inputs
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.ownership import layer_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Refusal, Step
 
 TRANSPOSED = 7  # the argument of convolution_backward that says so
@@ -30,33 +32,41 @@ def backward_geometry(node: fx.Node) -> ConvGeometry:
     return ConvGeometry.of(x.meta["val"], w.meta["val"], gy.meta["val"], stride, padding, dilation, groups)
 
 
-class Select(Pass):
+@dataclass(frozen=True)
+class Selected(Site):
+    """A backward to be filtered in patches of r x r. The log names its weight."""
+
+    r: int
+
+    @property
+    def label(self) -> str:
+        return str(self.node.args[2])
+
+
+@dataclass(frozen=True)
+class Select(Pass[Selected]):
     """Choose by the plan, check the geometry, name what is refused."""
 
     name: ClassVar[str] = "select"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Selected]:
         for layer, reason in step.plan.refused:
             yield Refusal(layer, reason)
-        already = {layer for layer, _ in step.plan.refused}
+        already, inputs = {layer for layer, _ in step.plan.refused}, Inputs(step)
         for node in step.body.graph.nodes:
             if node.target is not BACKWARD or node.args[TRANSPOSED]:
                 continue
-            name = layer_of(step, node.args[2])
+            name = layer_of(step, node.args[2], inputs)
             r = step.plan.patch_of(name) if name else None
             if name is None or r is None or name in already:
                 continue
             why = why_reference_refuses(backward_geometry(node), r) if step.plan.reference else None
-            yield Refusal(name, why) if why else node
+            yield Refusal(name, why) if why else Selected(node, r)
 
-    def describe(self, site: fx.Node) -> str:
-        return str(site.args[2])
-
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        gy, x, w, _, stride, padding, dilation, _, _, groups, _ = site.args
-        r = step.plan.patch_of(layer_of(step, w) or "")
+    def rewrite(self, step: Step, site: Selected) -> None:
+        gy, x, w, _, stride, padding, dilation, _, _, groups, _ = site.node.args
         graph = step.body.graph
-        with graph.inserting_before(site):
+        with graph.inserting_before(site.node):
             marked = emit(
                 graph,
                 gf.filtered_convolution_backward.default,
@@ -67,11 +77,11 @@ class Select(Pass):
                 _pair(padding),
                 _pair(dilation),
                 groups,
-                r,
+                site.r,
                 step.plan.reference,
             )
-        site.replace_all_uses_with(marked)
-        graph.erase_node(site)
+        site.node.replace_all_uses_with(marked)
+        graph.erase_node(site.node)
 
 
 def _pair(values: Any) -> list[int]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import operator
-import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,28 +22,43 @@ from torch import fx
 
 from gfcompile.geometry.grids import Grid
 from gfcompile.graph.crossing import Crossing
+from gfcompile.graph.inputs import Inputs
 from gfcompile.graph.nodes import operator_name
 from gfcompile.graph.ownership import layer_of
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import check
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.gradient_rules import GENERATORS, RULES, is_zero
 from gfcompile.passes.linear_forms import Algebra, Form, Shape, Writer
 from gfcompile.passes.patch_values import Evaluation, why_not
-from gfcompile.step import Event, Materialised, Step
+from gfcompile.step import Materialised, Step
 
 aten = torch.ops.aten
 MOST_TERMS = 8  # behind so many residual joins one full-resolution gradient costs less than its expansion
 JOINS = "it is combined with a gradient that exists at full resolution"
 
 
-class Sink:
-    """Rewrites the sinks (patch means, spatial sums) of the whole backward pass at once."""
+@dataclass(frozen=True)
+class Sunk(Site):
+    """A patch mean (on `grid`) or a sum (over `axes`), the form of what it reads, and what evaluates the forms."""
+
+    form: Form
+    grid: Grid | None
+    axes: list[int] | None
+    evaluation: Evaluation = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Sink(Pass[Sunk]):
+    """Sites are the sinks (patch means, spatial sums) of the backward pass.
+
+    To read a form is to write the nodes of its values: `find` leaves these in the graph, read by nobody, and what no
+    site takes up is removed after the last one.
+    """
 
     name: ClassVar[str] = "sink"
 
-    def run(self, step: Step) -> Step:
-        start = time.perf_counter()
+    def find(self, step: Step) -> Found[Sunk]:
         forced: dict[fx.Node, str] = {}
         while True:
             walk = Walk(step, forced)
@@ -54,12 +68,24 @@ class Sink:
                 break
             forced = found | forced
             walk.write.discard()
-        sites = walk.rewrite()
+        walk.write.forget()
+        sites = walk.sinks()
+        yield from sites
+        yield from walk.materialised(sites)
+
+    def rewrite(self, step: Step, site: Sunk) -> None:
+        node, evaluation = site.node, site.evaluation
+        evaluation.write.at(node)
+        if site.grid is not None:
+            value = evaluation.mean(site.form, site.grid)
+        else:
+            assert site.axes is not None
+            value = evaluation.total(site.form, site.axes, bool(node.args[2]) if len(node.args) > 2 else False)
+        node.replace_all_uses_with(value)
+
+    def rewrite_all(self, step: Step, sites: list[Sunk]) -> None:
+        super().rewrite_all(step, sites)
         step.body.graph.eliminate_dead_code()
-        event = Event(self.name, sites, [], time.perf_counter() - start, walk.materialised())
-        step.log.append(event)
-        check(step, self.name)
-        return step
 
 
 @dataclass
@@ -79,6 +105,7 @@ class Walk:
         self.gradients = set(self.nodes)
         self.readers = {node: list(node.users) for node in self.nodes}
         self.no_maps: set[fx.Node] = set()
+        self.inputs = Inputs(self.step)
 
     def read(self) -> None:
         """Give every full-resolution gradient its form."""
@@ -166,36 +193,48 @@ class Walk:
             self.forms[arg].has_pixels for arg in reader.all_input_nodes if arg in self.forms
         ):
             return JOINS
-        return _reason(self.step, reader)
+        return self._why_exact(reader)
 
-    def rewrite(self) -> list[str]:
-        """Replace every sink whose operand is more than a tensor by its evaluation."""
-        self.write.forget()
+    def _why_exact(self, reader: fx.Node) -> str:
+        if reader.target is gf.take_channels.default:
+            reader = next(iter(reader.users))
+        if reader.target is aten.convolution_backward.default:
+            layer = layer_of(self.step, reader.args[2], self.inputs) or "a convolution"
+            if reader.args[-1][1]:
+                return f"{layer} is trained exactly: its weight gradient reads every pixel"
+            return f"the gradient passes through frozen {layer} exactly; --train {layer} filters it"
+        return f"{operator_name(reader)} reads it pixel by pixel"
+
+    def sinks(self) -> list[Sunk]:
+        """Every sink whose operand is more than a tensor."""
         evaluation = Evaluation(self.algebra)
-        sites = []
+        found = []
         for node in self.nodes:
             source = node.args[0] if node.args else None
             form = self.forms.get(source) if isinstance(source, fx.Node) else None
             if form is None or (form.has_pixels and len(form.terms) == 1):
                 continue
-            self.write.at(node)
             axes = _summed_axes(node)
             if node.target is gf.patch_mean.default:
                 grid = Grid.of(node.args[1], node.args[2], form.size)
-                if why_not(form, grid):
-                    continue  # its operand is among those that must exist
-                value = evaluation.mean(form, grid)
+                if why_not(form, grid) is None:  # or else its operand is among those that must exist
+                    found.append(Sunk(node, form, grid, None, evaluation))
             elif axes is not None:
-                value = evaluation.total(form, axes, bool(node.args[2]) if len(node.args) > 2 else False)
-            else:
-                continue
-            sites.append(node.name)
-            node.replace_all_uses_with(value)
-        return sites
+                found.append(Sunk(node, form, None, axes, evaluation))
+        return found
 
-    def materialised(self) -> list[Materialised]:
-        """The full-resolution gradients that are still there."""
-        alive = set(self.step.body.graph.nodes)
+    def materialised(self, sites: list[Sunk]) -> list[Materialised]:
+        """The full-resolution gradients that will be there once these are rewritten: what outputs are still made of."""
+        reads = {
+            site.node: [arg for term in site.form.terms for arg in (term.value, *term.field.factors)] for site in sites
+        }
+        alive = set(self.step.results())
+        waiting = list(alive)
+        while waiting:
+            node = waiting.pop()
+            new = [arg for arg in reads.get(node, node.all_input_nodes) if arg not in alive]
+            alive.update(new)
+            waiting += new
         return [
             Materialised(node.name, shape_of(node), self.forced.get(node) or self._born(node))
             for node in self.forms
@@ -207,7 +246,8 @@ class Walk:
             return JOINS
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else node
         if source.target is aten.convolution_backward.default:
-            return f"{layer_of(self.step, source.args[2]) or 'a convolution'} computes its input gradient exactly"
+            layer = layer_of(self.step, source.args[2], self.inputs) or "a convolution"
+            return f"{layer} computes its input gradient exactly"
         return f"{operator_name(node)} computes it at full resolution"
 
 
@@ -232,14 +272,3 @@ def _why_dear(form: Form, reader: fx.Node) -> str | None:
     if patches <= len({term.field.tensor for term in floats}) * math.prod(form.size):
         return None
     return f"its {len(floats)} statistics would take more bytes than the map they are of"
-
-
-def _reason(step: Step, reader: fx.Node) -> str:
-    if reader.target is gf.take_channels.default:
-        reader = next(iter(reader.users))
-    if reader.target is aten.convolution_backward.default:
-        layer = layer_of(step, reader.args[2]) or "a convolution"
-        if reader.args[-1][1]:
-            return f"{layer} is trained exactly: its weight gradient reads every pixel"
-        return f"the gradient passes through frozen {layer} exactly; --train {layer} filters it"
-    return f"{operator_name(reader)} reads it pixel by pixel"

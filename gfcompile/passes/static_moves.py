@@ -10,6 +10,7 @@ those of the trace. Indices that depend on the input stay as they are.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,78 +18,91 @@ import torch
 from torch import Tensor, fx
 
 from gfcompile.graph.frozen import frozen_nodes
+from gfcompile.graph.inputs import Inputs
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.fold_frozen import add_constant, evaluate
 from gfcompile.step import Step
 
 aten = torch.ops.aten
-# operator -> how many of its first arguments are moved; the others must be known
+# operator -> its arguments that are moved; the others must be known
 MOVES = {
-    aten.as_strided.default: 1,
-    aten.as_strided_scatter.default: 2,
-    aten.slice_scatter.default: 2,
-    aten.select_scatter.default: 2,
-    aten.diagonal.default: 1,
-    aten.diagonal_scatter.default: 2,
-    aten.unfold.default: 1,
-    aten.flip.default: 1,
-    aten.roll.default: 1,
-    aten.index.Tensor: 1,
-    aten.index_select.default: 1,
+    aten.as_strided.default: (0,),
+    aten.as_strided_scatter.default: (0, 1),
+    aten.slice_scatter.default: (0, 1),
+    aten.select_scatter.default: (0, 1),
+    aten.diagonal.default: (0,),
+    aten.diagonal_scatter.default: (0, 1),
+    aten.unfold.default: (0,),
+    aten.flip.default: (0,),
+    aten.roll.default: (0,),
+    aten.index.Tensor: (0,),
+    aten.index_select.default: (0,),
+    aten.index_put.default: (0, 2),
+    aten._unsafe_index_put.default: (0, 2),
 }
 PUTS = {aten.index_put.default, aten._unsafe_index_put.default}
 
 
-class StaticMoves(Pass):
+@dataclass(frozen=True)
+class Move(Site):
+    """A moving operator: which of its arguments are values, as opposed to the pattern, and whether it adds them up."""
+
+    moved: tuple[int, ...]
+    accumulates: bool
+    inputs: Inputs = field(repr=False)
+
+    @property
+    def sources(self) -> list[fx.Node]:
+        """The values; an earlier site may have replaced one, so they are read when asked for."""
+        return _values(self.node, self.moved)
+
+
+@dataclass(frozen=True)
+class StaticMoves(Pass[Move]):
     """Sites are the moving operators whose pattern is frozen, on values that are not."""
 
     name: ClassVar[str] = "static_moves"
 
-    def find(self, step: Step) -> Found:
-        frozen = frozen_nodes(step)
+    def find(self, step: Step) -> Found[Move]:
+        frozen, inputs = frozen_nodes(step), Inputs(step)
         for node in step.body.graph.nodes:
-            if node.target not in MOVES and node.target not in PUTS:
+            if node.target not in MOVES:
                 continue
-            moved = _moved(node)
+            moved = _values(node, MOVES[node.target])
             pattern = [arg for arg in node.all_input_nodes if arg not in moved]
             if all(arg in frozen for arg in pattern) and not all(arg in frozen for arg in moved):
-                yield node
+                accumulates = node.target in PUTS and len(node.args) > 3 and bool(node.args[3])
+                yield Move(node, MOVES[node.target], accumulates, inputs)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        graph = step.body.graph
-        if site.target in PUTS and len(site.args) > 3 and site.args[3]:
+    def rewrite(self, step: Step, site: Move) -> None:
+        if site.accumulates:
             result = _accumulate(step, site)
         else:
-            sources = _moved(site)
-            result = _move(step, site, sources, _positions(step, site, sources))
-        site.replace_all_uses_with(result)
-        graph.erase_node(site)
+            result = _move(step, site, site.sources, _positions(step, site))
+        site.node.replace_all_uses_with(result)
+        step.body.graph.erase_node(site.node)
 
 
-def _moved(node: fx.Node) -> list[fx.Node]:
-    """The values, as opposed to the pattern."""
-    if node.target in PUTS:
-        return list(dict.fromkeys([node.args[0], node.args[2]]))
-    return list(dict.fromkeys(node.args[: MOVES[node.target]]))
+def _values(node: fx.Node, moved: tuple[int, ...]) -> list[fx.Node]:
+    return list(dict.fromkeys(node.args[at] for at in moved))
 
 
-def _positions(step: Step, node: fx.Node, sources: list[fx.Node]) -> Tensor:
+def _positions(step: Step, site: Move) -> Tensor:
     """What the operator makes of tensors that hold, in the traced strides, 1 + the position of each element."""
     codes, start = {}, 1
-    for source in sources:
+    for source in site.sources:
         value = source.meta["val"]
         codes[source] = _codes(value, start)
         start += value.numel()
-    known = dict(codes)
 
     def value_of(arg: fx.Node) -> Any:
-        return known[arg] if arg in known else evaluate(step, arg)
+        return codes[arg] if arg in codes else evaluate(step, arg, site.inputs)
 
-    args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
-    return node.target(*args, **kwargs).reshape(-1, 1)
+    args, kwargs = fx.map_arg((site.node.args, site.node.kwargs), value_of)
+    return site.node.target(*args, **kwargs).reshape(-1, 1)
 
 
 def _codes(value: Tensor, start: int) -> Tensor:
@@ -102,12 +116,12 @@ def _codes(value: Tensor, start: int) -> Tensor:
     return memory.as_strided(value.shape, value.stride())
 
 
-def _accumulate(step: Step, site: fx.Node) -> fx.Node:
+def _accumulate(step: Step, site: Move) -> fx.Node:
     """base + the values, each added where the indices say."""
     graph = step.body.graph
-    base, indices, values = site.args[:3]
+    base, indices, values = site.node.args[:3]
     shape = shape_of(base)
-    where = [None if index is None else evaluate(step, index) for index in indices]
+    where = [None if index is None else evaluate(step, index, site.inputs) for index in indices]
     targets = torch.arange(math.prod(shape)).reshape(shape)
     hit = aten.index(targets, where)
     codes = torch.arange(1, values.meta["val"].numel() + 1).reshape(shape_of(values)).expand(hit.shape)
@@ -115,7 +129,7 @@ def _accumulate(step: Step, site: fx.Node) -> fx.Node:
     moved = _move(step, site, [values], table)
     if base.target is aten.full.default and base.args[1] == 0:
         return moved
-    with graph.inserting_before(site):
+    with graph.inserting_before(site.node):
         return emit(graph, aten.add.Tensor, base, moved)
 
 
@@ -129,12 +143,12 @@ def _taps(hit: np.ndarray, codes: np.ndarray, count: int) -> Tensor:
     return torch.from_numpy(table)
 
 
-def _move(step: Step, site: fx.Node, sources: list[fx.Node], table: Tensor) -> fx.Node:
+def _move(step: Step, site: Move, sources: list[fx.Node], table: Tensor) -> fx.Node:
     graph = step.body.graph
-    shape = list(shape_of(site))
+    shape = list(shape_of(site.node))
     table = _of_one_sample(table, [shape_of(source) for source in sources], shape)
-    constant = add_constant(step, f"moves.{site.name}", table.to(torch.int32))
-    with graph.inserting_before(site):
+    constant = add_constant(step, f"moves.{site.node.name}", table.to(torch.int32), site.inputs)
+    with graph.inserting_before(site.node):
         return emit(graph, gf.move.default, sources, constant, shape)
 
 

@@ -16,40 +16,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import fx
-
-from gfcompile.geometry.winograd import Choose, choose_edge
+from gfcompile.geometry.winograd import Choose, Convolution, choose_edge
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.open_convolutions import find_open
 from gfcompile.ops import gf
-from gfcompile.passes.base import Found, Pass
+from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.step import Step
-
-_CHANNELS = 8  # both counts must be multiples: the kernel has no other vectors
 
 
 @dataclass(frozen=True)
-class Winograd(Pass):
+class Chosen(Site):
+    """A convolution that is faster in tiles of this edge."""
+
+    convolution: Convolution
+    edge: int
+
+
+@dataclass(frozen=True)
+class Winograd(Pass[Chosen]):
     """Sites are convolutions; one that is not worth it is no refusal, nobody asked."""
 
     choose: Choose = choose_edge
     name: ClassVar[str] = "winograd"
 
-    def find(self, step: Step) -> Found:
+    def find(self, step: Step) -> Found[Chosen]:
         for each in find_open(step):
-            if each.edge is None and self.choose(each.convolution) is not None:
-                yield each.node
+            edge = self.choose(each.convolution) if each.edge is None else None
+            if edge is not None:
+                yield Chosen(each.node, each.convolution, edge)
 
-    def rewrite(self, step: Step, site: fx.Node) -> None:
-        x, w, shape, _stride, padding, _dilation, _groups = site.args
-        convolution = next(each.convolution for each in find_open(step) if each.node is site)
-        edge = self.choose(convolution)
-        assert edge is not None
-        graph = step.body.graph
-        with graph.inserting_before(site):
-            if convolution.is_prepared(edge):
-                w = emit(graph, gf.winograd_weight.default, w, shape, edge)
-            result = emit(graph, gf.winograd_conv2d_nhwc.default, x, w, padding, edge)
-        result.meta["stack_trace"] = site.meta.get("stack_trace")
-        site.replace_all_uses_with(result)
-        graph.erase_node(site)
+    def rewrite(self, step: Step, site: Chosen) -> None:
+        node, graph = site.node, step.body.graph
+        x, w, shape, _stride, padding, _dilation, _groups = node.args
+        with graph.inserting_before(node):
+            if site.convolution.is_prepared(site.edge):
+                w = emit(graph, gf.winograd_weight.default, w, shape, site.edge)
+            result = emit(graph, gf.winograd_conv2d_nhwc.default, x, w, padding, site.edge)
+        result.meta["stack_trace"] = node.meta.get("stack_trace")
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)

@@ -19,7 +19,7 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
 from gfcompile.frontend.trace import trace_forward, trace_training, working_copy
 from gfcompile.graph.text import print_graph
-from gfcompile.passes.pipeline import AnyPass
+from gfcompile.passes.base import Pass
 from gfcompile.plan import Plan, PlannedLayer, make_plan, matches
 from gfcompile.settings.schema import Request
 from gfcompile.step import STATE, Role, Step, Value
@@ -67,7 +67,7 @@ def traced(model: nn.Module, shape: tuple[int, ...], request: Request) -> Step:
     return trace_training(module, (example,), torch.zeros_like(output), resolve_loss(dot), plan)
 
 
-def network_step(*passes: AnyPass, **request: object) -> Step:
+def network_step(*passes: Pass, **request: object) -> Step:
     """The step of `Network` (its last convolution trained, r = 2, unless told otherwise) after these passes."""
     step = _traced_network(tuple(sorted({"layers": 1, **request}.items())))
     return applied(duplicate(step), *passes)
@@ -95,7 +95,7 @@ def duplicate(step: Step) -> Step:
     )
 
 
-def applied(step: Step, *passes: AnyPass) -> Step:
+def applied(step: Step, *passes: Pass) -> Step:
     for each in passes:
         step = each.run(step)
     return step
@@ -198,7 +198,7 @@ def assert_golden(name: str, step: Step) -> None:
     assert actual == path.read_text(encoding="utf-8")
 
 
-def assert_second_run_changes_nothing(rewrite: AnyPass, step: Step) -> None:
+def assert_second_run_changes_nothing(rewrite: Pass, step: Step) -> None:
     """`step` has been through the pass once; again it reports no site and leaves the text as it is."""
     before = text(step)
     after = rewrite.run(step)
