@@ -129,7 +129,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     broken.write_text(SHIPPED.read_text().replace("aten.sum(product)", "aten.sum(nothing)"))
     binary.write_bytes(b"\xff\xfe\x00")
     assert error_of(capsys, "filters", shipped).startswith(
-        "run-pass filters: there is no such pass; use one of static_moves, canonicalize, select, filter, "
+        "pass 'filters': no such pass; there are: static_moves, canonicalize, select, filter, "
     )
     assert error_of(capsys, "filter", missing) == (
         f"{missing}: cannot be read (No such file or directory); give a .txt file that --dump wrote"

@@ -6,7 +6,6 @@ import argparse
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +84,7 @@ def make_pass(text: str) -> Pass:
             raise UserError(f"run-pass {text}: '{name}' has no setting '{key}'; {known}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(f"run-pass {text}: {key} '{value}' must be a number above 0")
-    return replace(found, **{key: float(value) for key, value in settings.items()}) if settings else found
+    return ClipGradients(**{key: float(value) for key, value in settings.items()}) if settings else found
 
 
 def _run(rewrite: Pass, step: Step, dump: Path) -> Step:
