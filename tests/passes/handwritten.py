@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from textwrap import dedent
 
 import torch
@@ -17,16 +18,14 @@ def read(graph: str) -> Step:
     return parse_graph(dedent(graph))
 
 
-def assert_rewrites(
-    rewrite: AnyPass, before: str, after: str, sites: list[str], relative: float | None = 0.0
-) -> None:
+def assert_rewrites(rewrite: AnyPass, before: str, after: str, sites: list[str], relative: float | None = 0.0) -> None:
     """The pass turns one text into the other, at these sites; a second run changes nothing.
 
     Both give the same numbers in float64, to the bit or within `relative`; None for a pass that changes them.
     """
     step = read(before)
     expected = numbers(step)
-    assert text(rewrite.run(step)) == text(read(after))
+    _assert_same_text(text(read(after)), text(rewrite.run(step)))
     assert site_names(step) == sites
     found = numbers(step)
     if relative is not None:
@@ -43,5 +42,9 @@ def assert_leaves(rewrite: AnyPass, graph: str) -> None:
     """The pass finds nothing to do."""
     step = read(graph)
     before = text(step)
-    assert text(rewrite.run(step)) == before
+    _assert_same_text(before, text(rewrite.run(step)))
     assert site_names(step) == []
+
+
+def _assert_same_text(expected: str, found: str) -> None:
+    assert found == expected, "".join(difflib.ndiff(expected.splitlines(True), found.splitlines(True)))
