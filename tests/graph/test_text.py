@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from gfcompile.compiler import read_output
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
+from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.graph.text import print_graph
 from gfcompile.graph.text_reader import parse_graph
@@ -58,8 +59,9 @@ def both(model: nn.Module, inputs: tuple[Tensor, ...], loss: str, request: Reque
     """The training step as traced, and the prediction step."""
     module, resolved = working_copy(model), resolve_loss(loss)
     forward = trace_forward(module, inputs)
-    plan = make_plan(survey(forward, module), request)
-    step = trace_training(module, inputs, resolved.target_like(working_copy(model)(*inputs)), resolved, plan)
+    output = run_once(module, inputs)
+    plan = make_plan(survey(forward, module, read_output(resolved, output)), request)
+    step = trace_training(module, inputs, resolved.target_like(output), resolved, plan)
     return step, forward_step(forward, plan, inputs, step.updated_buffers)
 
 
@@ -90,7 +92,7 @@ def test_every_pass_over_the_zoo(name: str) -> None:
     assert_reads_back(prediction, pipeline.prediction_passes())
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", list(DEFINITIONS))
 def test_every_pass_over_every_definition(name: str) -> None:
     definition = DEFINITIONS[name]
