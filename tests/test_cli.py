@@ -249,7 +249,7 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "diff"])
+@pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "diff", "run-pass"])
 def test_each_command_has_help(capsys: Capture, command: str) -> None:
     assert main([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: gfcompile {command} ")

@@ -61,6 +61,7 @@ class Facts:
             raise ValueError(f"'{line}' does not say what a '{word}' line must ({error})") from error
 
     def make_plan(self, outputs: list[Value]) -> Plan:
+        """The plan that the lines tell of; what they leave out is as it is by default."""
         trained = trained_by(outputs) if self.trained is None else self.trained
         return Plan(trained=tuple(self.layers), trained_parameters=trained, **{**_PLAN, **self.plan})
 

@@ -15,17 +15,16 @@ from torch import Tensor, nn
 
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.frontend.survey import survey
-from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
 from gfcompile.geometry.layouts import WeightLayout
 from gfcompile.graph.text import print_graph
 from gfcompile.graph.text_reader import parse_graph
+from gfcompile.job import Job
 from gfcompile.optimizers import SGD, AdamW, Optimizer, RMSprop
 from gfcompile.passes import pipeline
 from gfcompile.passes.base import Pass
 from gfcompile.passes.static_moves import StaticMoves
-from gfcompile.plan import make_plan
 from gfcompile.settings.schema import Request
+from gfcompile.stages import trace
 from gfcompile.step import Role, Step, Value
 from tests.models.definitions import DEFINITIONS
 from tests.models.zoo import INPUTS, ZOO
@@ -58,11 +57,8 @@ HALF = dedent(
 
 def both(model: nn.Module, inputs: tuple[Tensor, ...], loss: str, request: Request) -> tuple[Step, Step]:
     """The training step as traced, and the prediction step."""
-    module, resolved = working_copy(model), resolve_loss(loss)
-    forward = trace_forward(module, inputs)
-    plan = make_plan(survey(forward, module), request)
-    step = trace_training(module, inputs, resolved.target_like(working_copy(model)(*inputs)), resolved, plan)
-    return step, forward_step(forward, plan, inputs, step.updated_buffers)
+    traced = trace(Job(model, inputs, resolve_loss(loss), request))
+    return traced.training, traced.forward
 
 
 def assert_reads_back(step: Step, passes: list[Pass]) -> None:

@@ -9,10 +9,10 @@ from gfcompile.passes.canonicalize import Canonicalize
 from gfcompile.passes.clip_gradients import ClipGradients
 from gfcompile.settings.schema import Request
 from gfcompile.step import Role, Step
+from tests.passes.handwritten import assert_rewrites
 from tests.passes.tiny import (
     applied,
     assert_close,
-    assert_golden,
     assert_second_run_changes_nothing,
     network_step,
     nodes,
@@ -25,13 +25,66 @@ from tests.passes.tiny import (
 gf = torch.ops.gf
 CLIPS = [ClipGradients(norm=0.5), ClipGradients(value=0.1), ClipGradients(norm=2.0, value=0.1)]
 
+RETURNED = """
+    def step(
+        x,  # input x float32[2, 3]
+        y,  # target y float32[4, 2, 1, 1]
+    ):
+        loss = aten.sum(x)
+        neg = aten.neg(x)
+        expand = aten.expand(y, [4, 2, 3, 3])
+        return (
+            loss,  # loss loss
+            neg,  # gradient head.weight
+            expand,  # gradient conv.weight
+        )
+    """
 
-@pytest.mark.parametrize(("name", "clip"), [("norm", CLIPS[0]), ("value", CLIPS[1])])
-def test_clips_what_is_returned(name, clip):
-    step = network_step(*pipeline.FILTERING)
-    assert_golden("clip_gradients.before", step)
-    assert_golden(f"clip_gradients.{name}.after", clip.run(step))
-    assert site_names(step) == ["conv.weight", "conv.bias", "head.weight", "head.bias"]
+
+def test_clips_by_the_common_norm():
+    """One value spread over nine taps stays one value, and counts nine times."""
+    after = """
+        def step(
+            x,  # input x float32[2, 3]
+            y,  # target y float32[4, 2, 1, 1]
+        ):
+            loss = aten.sum(x)
+            neg = aten.neg(x)
+            expand = aten.expand(y, [4, 2, 3, 3])
+            square_sum_default = gf.square_sum(neg, 1)
+            square_sum_default_1 = gf.square_sum(y, 9)
+            clip_coefficient_default = gf.clip_coefficient([square_sum_default, square_sum_default_1], 0.5)
+            mul_tensor = aten.mul.Tensor(neg, clip_coefficient_default)
+            mul_tensor_1 = aten.mul.Tensor(y, clip_coefficient_default)
+            expand_default = aten.expand(mul_tensor_1, [4, 2, 3, 3])
+            return (
+                loss,  # loss loss
+                mul_tensor,  # gradient head.weight
+                expand_default,  # gradient conv.weight
+            )
+        """
+    assert_rewrites(CLIPS[0], RETURNED, after, ["head.weight", "conv.weight"], relative=None)
+
+
+def test_clips_by_value():
+    after = """
+        def step(
+            x,  # input x float32[2, 3]
+            y,  # target y float32[4, 2, 1, 1]
+        ):
+            loss = aten.sum(x)
+            neg = aten.neg(x)
+            expand = aten.expand(y, [4, 2, 3, 3])
+            clamp_default = aten.clamp(neg, -0.1, 0.1)
+            clamp_default_1 = aten.clamp(y, -0.1, 0.1)
+            expand_default = aten.expand(clamp_default_1, [4, 2, 3, 3])
+            return (
+                loss,  # loss loss
+                clamp_default,  # gradient head.weight
+                expand_default,  # gradient conv.weight
+            )
+        """
+    assert_rewrites(CLIPS[1], RETURNED, after, ["head.weight", "conv.weight"], relative=None)
 
 
 def gradients(step: Step) -> dict[str, torch.Tensor]:

@@ -7,14 +7,8 @@ from gfcompile.passes.fold_batchnorm import FoldBatchnorm
 from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.step import Role, Value
-from tests.passes.tiny import (
-    assert_golden,
-    assert_same_numbers,
-    assert_second_run_changes_nothing,
-    network_step,
-    numbers,
-    site_names,
-)
+from tests.passes.handwritten import assert_rewrites
+from tests.passes.tiny import TIGHT, assert_same_numbers, network_step, numbers
 
 BEFORE = (Canonicalize(), FoldBatchnorm())
 
@@ -23,11 +17,69 @@ def constants(step):
     return [value for value in step.inputs if value.role is Role.CONSTANT]
 
 
-def test_folds_scales_and_shifts():
-    step = network_step(*BEFORE)
-    assert_golden("fold_frozen.before", step)
-    assert_golden("fold_frozen.after", FoldFrozen().run(step))
-    assert len(constants(step)) == len(site_names(step)) == 2
+def test_only_the_outermost_frozen_expression_becomes_a_constant():
+    """A trained weight is no constant, though what it is multiplied by is."""
+    before = """
+        def step(
+            scale,  # parameter scale float32[3]
+            w,  # parameter w float32[3]
+            var,  # buffer var float32[3]
+            x,  # input x float32[2, 3]
+        ):
+            add = aten.add.Scalar(var, 1e-05)
+            rsqrt = aten.rsqrt(add)
+            factor = aten.mul.Tensor(scale, rsqrt)
+            trained = aten.mul.Tensor(w, factor)
+            mul = aten.mul.Tensor(x, trained)
+            return (
+                mul,  # gradient w
+            )
+        """
+    after = """
+        def step(
+            scale,  # parameter scale float32[3]
+            w,  # parameter w float32[3]
+            var,  # buffer var float32[3]
+            x,  # input x float32[2, 3]
+            folded_3_factor,  # constant folded.3.factor float32[3]
+        ):
+            add = aten.add.Scalar(var, 1e-05)
+            rsqrt = aten.rsqrt(add)
+            factor = aten.mul.Tensor(scale, rsqrt)
+            trained = aten.mul.Tensor(w, folded_3_factor)
+            mul = aten.mul.Tensor(x, trained)
+            return (
+                mul,  # gradient w
+            )
+        """
+    assert_rewrites(FoldFrozen(), before, after, ["factor"], relative=TIGHT[torch.float32])
+
+
+def test_equal_entries_become_a_fill():
+    before = """
+        def step(
+            x,  # input x float32[2, 3]
+        ):
+            full = aten.full([2, 3], 2.0)
+            neg = aten.neg(full)
+            mul = aten.mul.Tensor(x, neg)
+            return (
+                mul,  # output output
+            )
+        """
+    after = """
+        def step(
+            x,  # input x float32[2, 3]
+        ):
+            full = aten.full([2, 3], 2.0)
+            full_default = aten.full([2, 3], -2.0, dtype=torch.float32)
+            neg = aten.neg(full)
+            mul = aten.mul.Tensor(x, full_default)
+            return (
+                mul,  # output output
+            )
+        """
+    assert_rewrites(FoldFrozen(), before, after, ["neg"])
 
 
 def test_numbers_stay():
@@ -70,13 +122,3 @@ def readers(step):
     """Inputs that the outputs depend on."""
     RemoveDead().run(step)
     return {value for value, node in zip(step.inputs, step.placeholders(), strict=True) if node.users}
-
-
-def test_only_the_outermost_expression_becomes_a_constant():
-    step = network_step(*BEFORE, FoldFrozen(), RemoveDead())
-    frozen = {Value(Role.PARAMETER, "norm.weight"), Value(Role.BUFFER, "norm.running_var")}
-    assert not frozen & set(step.inputs)
-
-
-def test_second_run():
-    assert_second_run_changes_nothing(FoldFrozen(), network_step(*BEFORE, FoldFrozen()))

@@ -9,21 +9,16 @@ from gfcompile.passes.merge_equal import MergeEqual
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.step import Step
+from tests.passes.handwritten import assert_leaves, assert_rewrites
 from tests.passes.nets import SHAPE, Dense, Residual, conv, plain, with_head
 from tests.passes.tiny import (
     applied,
-    assert_golden,
-    assert_same_numbers,
     assert_second_run_changes_nothing,
     filtered,
-    network_step,
-    nodes,
     numbers,
     site_names,
-    text,
 )
 
-aten, gf = torch.ops.aten, torch.ops.gf
 BEFORE = (Canonicalize(), Select(), Filter(), RemoveDead())
 
 
@@ -44,15 +39,6 @@ def fork_step() -> Step:
     return applied(filtered(Fork(), (1, 3, 4, 4)), *BEFORE)
 
 
-def test_equal_patch_sums_become_one():
-    step = fork_step()
-    assert_golden("merge_equal.before", step)
-    assert len(nodes(step, gf.patch_sum.default)) == 4
-    assert_golden("merge_equal.after", MergeEqual().run(step))
-    assert len(nodes(step, gf.patch_sum.default)) == 3
-    assert site_names(step)
-
-
 def test_numbers_stay():
     """Exactly: nothing is computed otherwise."""
     for model in (Fork(), with_head(plain(3), nn.BatchNorm2d(4), Dense(plain()), Residual(plain(8, 8), nn.ReLU()))):
@@ -63,60 +49,83 @@ def test_numbers_stay():
         assert all(torch.equal(before[value], after[value]) for value in before)
 
 
+def test_second_run():
+    assert_second_run_changes_nothing(MergeEqual(), MergeEqual().run(fork_step()))
+
+
 def test_a_chain_of_repetitions_goes_whole():
     """Equal operands first: then what is made of them is equal too."""
-    step = network_step(*BEFORE)
-    clean = text(MergeEqual().run(step))
-    graph = step.body.graph
-    output = graph.output_node()
-    source = next(node for node in reversed(graph.nodes) if node.target is gf.patch_mean.default)
-    with graph.inserting_before(output):
-        chain = [graph.node_copy(source)]
-        chain.append(graph.call_function(aten.neg.default, (source,)))
-        chain.append(graph.call_function(aten.neg.default, (chain[0],)))
-    for node in chain:
-        node.meta["val"] = source.meta["val"]
-    MergeEqual().run(step)
-    assert site_names(step) == [chain[0].name, chain[2].name]
-    RemoveDead().run(step)
-    assert text(step) == clean
+    before = """
+        def step(
+            x,  # input x float32[1, 2, 4, 4]
+        ):
+            loss = aten.sum(x)
+            sums = gf.patch_sum(x, [2, 2, 0, 0, 4], [2, 2, 0, 0, 4])
+            exp = aten.exp(sums)
+            again = gf.patch_sum(x, [2, 2, 0, 0, 4], [2, 2, 0, 0, 4])
+            exp_again = aten.exp(again)
+            mul = aten.mul.Tensor(exp, exp_again)
+            return (
+                loss,  # loss loss
+                mul,  # gradient w
+            )
+        """
+    after = """
+        def step(
+            x,  # input x float32[1, 2, 4, 4]
+        ):
+            loss = aten.sum(x)
+            sums = gf.patch_sum(x, [2, 2, 0, 0, 4], [2, 2, 0, 0, 4])
+            exp = aten.exp(sums)
+            mul = aten.mul.Tensor(exp, exp)
+            return (
+                loss,  # loss loss
+                mul,  # gradient w
+            )
+        """
+    assert_rewrites(MergeEqual(), before, after, ["again", "exp_again"])
 
 
 def test_other_arguments_are_other_things():
     """1 and 1.0 and True, one axis and another: none of these are repetitions."""
-    step = network_step(*BEFORE, MergeEqual())
-    graph = step.body.graph
-    source = next(node for node in reversed(graph.nodes) if node.target is gf.patch_mean.default)
-    calls = [
-        (aten.mul.Scalar, (source, 1), {}),
-        (aten.mul.Scalar, (source, 1.0), {}),
-        (aten.sum.dim_IntList, (source, [2]), {}),
-        (aten.sum.dim_IntList, (source, [3]), {}),
-        (aten.sum.dim_IntList, (source, [3], True), {}),
-        (aten._to_copy.default, (source,), {"dtype": torch.float32}),
-        (aten._to_copy.default, (source,), {"dtype": torch.float64}),
-    ]
-    with graph.inserting_before(graph.output_node()):
-        for target, args, kwargs in calls:
-            graph.call_function(target, args, kwargs).meta["val"] = source.meta["val"]
-    MergeEqual().run(step)
-    assert site_names(step) == []
+    assert_leaves(
+        MergeEqual(),
+        """
+        def step(
+            x,  # input x float32[2, 3]
+        ):
+            loss = aten.sum(x)
+            whole = aten.mul.Scalar(x, 1)
+            real = aten.mul.Scalar(x, 1.0)
+            truth = aten.mul.Scalar(x, True)
+            rows = aten.sum.dim_IntList(x, [0])
+            columns = aten.sum.dim_IntList(x, [1])
+            kept = aten.sum.dim_IntList(x, [1], True)
+            float = aten._to_copy(x, dtype=torch.float32)
+            double = aten._to_copy(x, dtype=torch.float64)
+            return (
+                loss,  # loss loss
+            )
+        """,
+    )
 
 
 def test_the_forward_pass_is_left_alone():
-    """Two equal nodes before the loss stay two."""
-    step = fork_step()
-    graph = step.body.graph
-    first = next(node for node in graph.nodes if node.target is aten.relu.default)
-    with graph.inserting_after(first):
-        again = graph.node_copy(first)
-    reader = next(node for node in first.users if node.target is aten.convolution.default)
-    reader.replace_input_with(first, again)
-    before = numbers(step)
-    MergeEqual().run(step)
-    assert len(nodes(step, aten.relu.default)) == 2
-    assert_same_numbers(before, numbers(step))
-
-
-def test_second_run():
-    assert_second_run_changes_nothing(MergeEqual(), MergeEqual().run(fork_step()))
+    """Two equal nodes before the loss stay two, and one after it that is equal to them stays too."""
+    assert_leaves(
+        MergeEqual(),
+        """
+        def step(
+            x,  # input x float32[2, 3]
+        ):
+            relu = aten.relu(x)
+            again = aten.relu(x)
+            mul = aten.mul.Tensor(relu, again)
+            loss = aten.sum(mul)
+            once_more = aten.relu(x)
+            return (
+                loss,  # loss loss
+                once_more,  # gradient w
+            )
+        """,
+    )

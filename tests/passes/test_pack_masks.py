@@ -13,6 +13,7 @@ from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
 from gfcompile.passes.sink import Sink
 from gfcompile.step import Role, Step
+from tests.passes.handwritten import assert_leaves, assert_rewrites
 from tests.passes.nets import SHAPE, Residual, conv, with_head
 from tests.passes.tiny import (
     applied,
@@ -55,16 +56,6 @@ def saved_bytes(step: Step) -> int:
     )
 
 
-def test_a_mask_that_gradients_read_is_packed():
-    step = read_step()
-    assert_golden("pack_masks.read.before", step)
-    assert_golden("pack_masks.read.after", PackMasks().run(step))
-    (packed,) = nodes(step, gf.pack_mask.default)
-    assert site_names(step) == [packed.args[0].name]
-    (unpacked,) = nodes(step, gf.unpack_mask.default)
-    assert [user.target for user in unpacked.users] == [aten.where.self]
-
-
 def test_counts_dearer_than_bits_count_bits():
     step = counted_step(2)
     assert_golden("pack_masks.counts.before", step)
@@ -102,14 +93,6 @@ def test_never_keeps_more_than_without_it(r, joins):
     assert saved_bytes(packed) <= saved_bytes(Hoist().run(step))
 
 
-def test_a_mask_whose_source_is_kept_stays():
-    """The exact convolution keeps the ReLU's output for its weight gradient: bits would come on top."""
-    step = step_of(conv(3, 2), nn.ReLU(), conv(2, 2), shape=SMALL, exact=["2"])
-    PackMasks().run(step)
-    assert not nodes(step, gf.pack_mask.default)
-    assert site_names(step) == []
-
-
 def test_masks_of_unequal_shapes_are_counted_whole():
     """Packed counts read masks of one shape; a gate a pixel beside a ReLU of every channel is not."""
     graph_step = counted_step(2)
@@ -134,3 +117,46 @@ def test_masks_of_unequal_shapes_are_counted_whole():
 @pytest.mark.parametrize("make", [read_step, lambda: counted_step(2)], ids=["read", "counts"])
 def test_second_run(make):
     assert_second_run_changes_nothing(PackMasks(), PackMasks().run(make()))
+
+
+READ = """
+    def step(
+        x,  # input x float32[1, 2, 4, 4]
+    ):
+        relu = aten.relu(x)
+        loss = aten.sum(relu)
+        le = aten.le.Scalar(relu, 0)
+        zero = aten.scalar_tensor(0, dtype=torch.float32)
+        expand = aten.expand(loss, [1, 2, 4, 4])
+        where = aten.where.self(le, zero, expand)
+        return (
+            loss,  # loss loss
+            where,  # gradient w
+        )
+    """
+
+
+def test_a_mask_that_gradients_read_is_packed():
+    after = """
+        def step(
+            x,  # input x float32[1, 2, 4, 4]
+        ):
+            relu = aten.relu(x)
+            loss = aten.sum(relu)
+            le = aten.le.Scalar(relu, 0)
+            pack_mask_default = gf.pack_mask(le)
+            zero = aten.scalar_tensor(0, dtype=torch.float32)
+            expand = aten.expand(loss, [1, 2, 4, 4])
+            unpack_mask_default = gf.unpack_mask(pack_mask_default, [1, 2, 4, 4])
+            where = aten.where.self(unpack_mask_default, zero, expand)
+            return (
+                loss,  # loss loss
+                where,  # gradient w
+            )
+        """
+    assert_rewrites(PackMasks(), READ, after, ["le"])
+
+
+def test_a_mask_whose_source_is_kept_stays():
+    """A gradient reads the ReLU's output itself: bits would come on top."""
+    assert_leaves(PackMasks(), READ.replace("expand(loss, [1, 2, 4, 4])", "mul.Tensor(relu, loss)"))
