@@ -106,8 +106,8 @@ class Scheduled:
 
 @dataclass
 class Analysis:
-    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and behind
-    them, if the job asks for a cache, features and train_features: train cut behind its frozen `prefix`.
+    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and after
+    them, if the job asks for a cache, features and train_features: train cut after its frozen `prefix`.
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,

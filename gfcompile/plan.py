@@ -219,7 +219,7 @@ def _with_sharers(layers: Sequence[Layer], chosen: dict[str, str]) -> dict[str, 
 
 
 def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[str]:
-    """The layers without a kernel of their own (batch norms) that run right behind a trained convolution."""
+    """The layers without a kernel of their own (batch norms) that run right after a trained convolution."""
     return [
         after.name
         for before, after in itertools.pairwise(layers)

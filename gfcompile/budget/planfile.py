@@ -33,7 +33,7 @@ HEAD = """\
 
 
 def write_plan(path: Path, choices: Mapping[str, Choice], about: Sequence[str], remarks: Mapping[str, str]) -> None:
-    """`about` are lines for the head, `remarks` stand behind their layer's line."""
+    """`about` are lines for the head, `remarks` stand after their layer's line."""
     width = max(len(layer) for layer in choices) + 2
     lines = [HEAD.format(name=path.name).rstrip("\n"), "#", *(f"# {line}" for line in about), ""]
     lines += [f'format = "{FORMAT}"', "", "[layers]"]

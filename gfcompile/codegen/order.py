@@ -65,7 +65,7 @@ def _dependencies(program: Program, calls: list[Call]) -> list[int]:
 
 
 def _halves(program: Program, calls: list[Call]) -> list[range]:
-    """The calls up to the loss and those behind it; all of them as one where there is no loss."""
+    """The calls up to the loss and those after it; all of them as one where there is no loss."""
     roles = [value.role for value in program.outputs]
     if Role.LOSS not in roles:
         return [range(len(calls))]
@@ -185,9 +185,9 @@ class _Graph:
         return _State(done, after, max(state.peak, worst), ready, (index, state.path))
 
     def advance(self, state: _State, index: int) -> _State:
-        """Run the call, what has to prepare it, and behind each whatever takes nothing more.
+        """Run the call, what has to prepare it, and after each whatever takes nothing more.
 
-        That can only help those behind it. Updates are so.
+        That can only help the calls after it. Updates are of this kind.
         """
         for new in (*_bits(self.preparations[index]), index):
             if not state.done >> new & 1:

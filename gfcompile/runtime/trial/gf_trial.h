@@ -15,10 +15,10 @@ typedef struct {
 
 typedef struct {
   const char *name; /* for texts */
-  int (*run)(void *const *operands); /* behind the last operand the shared workspace, for those that take it so */
+  int (*run)(void *const *operands); /* after the last operand, the shared workspace, for those that take it so */
   size_t shared, each; /* bytes of workspace: outside parallel loops, and of each thread inside */
   int (*prepare)(void *const *operands); /* NULL, or: runs once, and writes what `run` takes for an operand, ... */
-  size_t prepared;                       /* ... so many bytes, behind the workspace */
+  size_t prepared;                       /* ... so many bytes, after the workspace */
 } gf_trial_kernel;
 
 /* Generated for each trial, and hidden. */
