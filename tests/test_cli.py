@@ -369,7 +369,7 @@ def test_dry_run_writes_only_the_dump(
     assert "3 layers trained, 1 filtered, 0 refused" in captured.out  # the classifier is two linear layers
     assert (
         "\nfrozen prefix: 70 % of the step's multiply-adds, counted; its features are 2.00 KB as float32 or 1.00 KB as"
-        " float16 a sample; --cache-prefix compiles a step that can keep them\n"
+        " float16 per sample; --cache-prefix compiles a step that can keep them\n"
     ) in captured.out
     assert "dry run: no code was generated" in captured.out
     assert "tracing the forward pass" in captured.err

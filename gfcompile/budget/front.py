@@ -32,7 +32,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan: a choice a layer, in order of execution, and its sums."""
+    """A whole plan: one choice per layer, in order of execution, and its sums."""
 
     choices: tuple[Hashable, ...]
     bytes: int

@@ -23,7 +23,7 @@ HOW_TO_WRITE = "`gfcompile plan MODEL --memory 2MB` writes one"
 HEAD = """\
 # A training plan, compiled by: gfcompile MODEL --plan {name}, with the target, the input's shape and the training
 # options that it was made for.
-# Edit it freely. A line a layer, in order of execution:
+# Edit it freely. One line per layer, in order of execution:
 #   do = "freeze"            not trained
 #   do = "exact"             trained with exact gradients
 #   do = "filter", r = 4     trained with gradients averaged over patches of 4 x 4 output pixels

@@ -12,7 +12,7 @@ WIDTH = 100
 
 
 class Screen:
-    """Progress is one line rewritten on a terminal, and elsewhere one line a stage."""
+    """Progress is one line rewritten on a terminal, and elsewhere one line per stage."""
 
     def __init__(self, quiet: bool, json: bool) -> None:
         self.quiet, self.json = quiet, json

@@ -1,4 +1,4 @@
-"""The generated C: a function a program, which calls its kernels in order over the arena and the state."""
+"""The generated C: one function per program, which calls its kernels in order over the arena and the state."""
 
 from __future__ import annotations
 

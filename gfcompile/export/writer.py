@@ -1,4 +1,4 @@
-"""From an fx graph to ONNX: one value a node, under the node's own name."""
+"""From an fx graph to ONNX: one value per node, under the node's own name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which input channels of a convolution a sparse update may draw together (docs/method.md, section 5).
 
 Equally many in every group, so that the work stays a grouped convolution. Where fewer channels are wanted than there
-are groups, whole groups are drawn instead: a depthwise layer is the case of one channel a group.
+are groups, whole groups are drawn instead: a depthwise layer is the case of one channel per group.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def as_data(measured: Measured, advice: Sequence[Advice]) -> dict[str, Any]:
 
 
 def rows(measured: Measured) -> list[tuple[str, ...]]:
-    """A line a layer and patch edge; what does not depend on the edge stands in the first."""
+    """One line per layer and patch edge; what does not depend on the edge stands in the first."""
     return [row for layer in measured.layers for row in _layer_rows(layer)]
 
 

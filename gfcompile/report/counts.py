@@ -87,7 +87,7 @@ def filtered_flops(
 
 
 def kept_bytes(geometry: ConvGeometry, r: int | None = None, channels: int | None = None) -> int:
-    """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel.
+    """Float32 bytes of the convolution's input that backward needs: x itself, or one number per patch and channel.
 
     Of drawn `channels` only, if there are any.
     """

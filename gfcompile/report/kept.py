@@ -86,9 +86,9 @@ class _Explanation:
 
     def _bits(self, readers: list[fx.Node]) -> tuple[str, str]:
         if any(reader.target is gf.unpack_mask.default for reader in readers):
-            why = "its activation's mask, a bit a pixel: the gradient is needed at full resolution here"
+            why = "its activation's mask, one bit per pixel: the gradient is needed at full resolution here"
             return why, "what removes the full-resolution gradient (listed below)"
-        return "its activation's mask, a bit a pixel: fewer bytes than counts", "freezing {layer}"
+        return "its activation's mask, one bit per pixel: fewer bytes than counts", "freezing {layer}"
 
     def _other(self, node: fx.Node, readers: list[fx.Node]) -> tuple[str, str, str, str]:
         if self.crossing.position[node] > self.last_layer:
@@ -101,7 +101,7 @@ class _Explanation:
                 "training layers after it only",
             )
         if len(shape_of(node)) < 2:
-            why = "a statistic of the batch, one number a channel, for the gradient through batch norm"
+            why = "a statistic of the batch, one number per channel, for the gradient through batch norm"
             return "statistic", self._above(node), why, "--batchnorm eval"
         names = sorted({operator_name(reader) for reader in readers})
         return "activation", self._above(node), f"{', '.join(names)} reads it pixel by pixel", "freezing {layer}"

@@ -1,4 +1,4 @@
-"""The features of the frozen part of a network, computed once a sample and kept on disk.
+"""The features of the frozen part of a network, computed once per sample and kept on disk.
 
 A folder: `featureN.npy` with a row a sample, `known.npy` with a number a sample, the checksum of its rows or 0 where
 they are not there, and `cache.json` with what they belong to. Rows are on disk before the number that announces them,

@@ -91,7 +91,7 @@ def verify(
     errors: dict[tuple[str, str], list[float]] = {}
     for number, (x, y) in enumerate(batches, 1):
         progress(f"comparing batch {number}/{len(batches)}")
-        with RuntimeStep(artifact) as step:  # a fresh one a batch: training changes it
+        with RuntimeStep(artifact) as step:  # a fresh one per batch: training changes it
             for key, error in reference.compare(step, x, y):
                 errors.setdefault(key, []).append(error)
     tolerance = TOLERANCES[manifest["batchnorm"]]

@@ -237,6 +237,6 @@ def test_a_candidate_that_takes_too_much_scratch_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(space, "_MOST_SCRATCH", needed)
     draw(function, NATIVE, Candidate("winograd"))
     monkeypatch.setattr(space, "_MOST_SCRATCH", needed - 1)
-    with pytest.raises(ScheduleError, match=r"^winograd: more than 0 MB of scratch a thread$"):
+    with pytest.raises(ScheduleError, match=r"^winograd: more than 0 MB of scratch per thread$"):
         draw(function, NATIVE, Candidate("winograd"))
     assert list_templates(function, NATIVE) == []

@@ -1,4 +1,4 @@
-"""The C between the driver and the GPU: a function a kernel of the program, which launches its parts in order."""
+"""The C between the driver and the GPU: one function per kernel of the program, which launches its parts in order."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gfcompile.frontend.onnx.graph import Node
 
-Pads = tuple[tuple[int, int], ...]  # before and after, an axis each
+Pads = tuple[tuple[int, int], ...]  # before and after, per axis
 
 
 @dataclass(frozen=True)
