@@ -129,10 +129,12 @@ class Analysis:
 
     @property
     def refusals(self) -> list[Refusal]:
+        """Of all passes over the training step."""
         return self.steps["train"].refusals
 
     @property
     def filtered_layers(self) -> list[str]:
+        """Trained layers with a patch, the refused ones left out."""
         refused = {refusal.layer for refusal in self.refusals}
         return [layer.name for layer in self.plan.trained if layer.r is not None and layer.name not in refused]
 
@@ -143,14 +145,17 @@ class Analysis:
 
     @property
     def saved_bytes(self) -> int:
+        """Kept from forward to backward by the training program."""
         return self.programs["train"].program.saved_bytes
 
     @property
     def exact_saved_bytes(self) -> int:
+        """The same, of the step with exact gradients."""
         return self.comparisons["exact"].program.saved_bytes
 
     @property
     def arena_bytes(self) -> int:
+        """Enough for the largest of the programs, which share the arena."""
         return max(planned.placement.bytes for planned in self.programs.values())
 
     @property

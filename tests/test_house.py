@@ -18,7 +18,7 @@ MOST_LINES = 400
 MOST_FUNCTION_LINES = 60
 ANYS = 984  # may only fall
 LONG_FUNCTIONS = {"gfcompile/api.py:build", "gfcompile/api.py:compile"}  # may only shrink
-UNDOCUMENTED = ("gfcompile.cli.", "gfcompile.job.", "gfcompile.passes.", "gfcompile.plan.", "gfcompile.report.")  # too
+UNDOCUMENTED = ("gfcompile.passes.",)  # too
 NOT_IMPORTED = "gfcompile.runtime.artifact_init"  # it runs inside an artifact
 
 

@@ -35,6 +35,7 @@ class Screen:
         sys.stderr.flush()
 
     def clear(self) -> None:
+        """Erase the line of progress."""
         if self.rewrites and not self.quiet:
             sys.stderr.write(ERASE_LINE)
             sys.stderr.flush()
@@ -46,6 +47,7 @@ class Screen:
             write(text, sys.stderr if self.json else sys.stdout)
 
     def result(self, text: str) -> None:
+        """Write what the command was asked for to standard output."""
         self.clear()
         write(text, sys.stdout)
 

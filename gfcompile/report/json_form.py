@@ -35,10 +35,14 @@ T = TypeVar("T")
 class HasOwnForm(Protocol):
     """A part that is not written field by field."""
 
-    def as_data(self) -> dict[str, object]: ...
+    def as_data(self) -> dict[str, object]:
+        """The object that stands for it."""
+        ...
 
     @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> Self: ...
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        """The part that `as_data` made this of; ValueError if it made no such part."""
+        ...
 
 
 def as_data(part: DataclassInstance) -> dict[str, object]:

@@ -133,10 +133,12 @@ class OptimizerPart:
     lr: float
 
     def as_data(self) -> dict[str, object]:
+        """The settings as a mapping, with the learning rate among them."""
         return {**self.settings.as_mapping(), "lr": self.lr}
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
+        """Resolve the settings again; ValueError where they are not exactly an optimizer's."""
         lr, groups = data.get("lr"), data.get("groups")
         if not isinstance(lr, int | float) or not isinstance(groups, dict):
             raise ValueError(f"optimizer: lr '{lr}' is no number, or groups '{groups}' are no mapping")

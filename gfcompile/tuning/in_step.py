@@ -69,6 +69,7 @@ class TimedStep:
         return found
 
     def close(self) -> None:
+        """Unload the step."""
         self._step.close()
 
 
@@ -85,6 +86,7 @@ class Ratio:
 
     @classmethod
     def of(cls, turns: Sequence[float]) -> Ratio:
+        """From the ratio of each turn."""
         ranked, off = sorted(turns), len(turns) // 3
         return cls(median(ranked), ranked[off], ranked[-1 - off])
 
