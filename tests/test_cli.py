@@ -184,7 +184,7 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
 
 
 def test_of_repeated_patterns_the_last_counts(model: str) -> None:
-    """Where it stands, too: a pattern given again comes behind those that were given in between."""
+    """Where it stands, too: a pattern given again comes after those that were given in between."""
     options = "--sparse 5=0.5 --sparse 5*=0.1 --sparse 5=0.25 --r 5=3 --r 5*=4 --r 5=2"
     options += " --batchnorm 5=train --batchnorm 5*=eval --batchnorm 5=frozen"
     options += " --group 5:lr_factor=2 --group 5*:lr_factor=3 --group 5:lr_factor=4"

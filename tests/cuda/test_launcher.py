@@ -93,7 +93,7 @@ def test_copies_only_at_the_door(board: Board, tmp_path: Path) -> None:
     log = tmp_path / "log"
     board.run("create", "train", "train", "predict", "gradients", "features", "train_features", "destroy", log=log)
     calls = read_log(log)
-    steps = calls[calls.index("upload 16") + 2 : calls.index("cuMemFree_v2")]  # behind the last tensor of the state
+    steps = calls[calls.index("upload 16") + 2 : calls.index("cuMemFree_v2")]  # after the last tensor of the state
     assert steps == [
         *TRAIN,
         *TRAIN,

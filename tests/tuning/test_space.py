@@ -117,7 +117,7 @@ def test_every_template_that_asks_has_an_example() -> None:
         assert list_templates(function, NATIVE)[0].candidate.template == name.partition("-")[0]
     assert {(name, drawn.candidate.template) for name, drawn in SPACES} >= {("conv", "gemm"), ("outer", "gemm")}
     tried = [one for name, drawn in SPACES for one in some_of(KERNELS[name], drawn)]
-    asked = {name.partition(" ")[0] for one in tried for name in one.options}  # a sum's have its place behind them
+    asked = {name.partition(" ")[0] for one in tried for name in one.options}  # a sum's have its place after them
     assert asked == {"block", "lanes", "tile", "order", "padding", "rows", "parts", "slice", "tasks", "turns"}
 
 
