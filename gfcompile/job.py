@@ -129,7 +129,7 @@ class Analysis:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """Of all passes over the training step."""
+        """Those of every pass over the training step."""
         return self.steps["train"].refusals
 
     @property

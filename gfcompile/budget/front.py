@@ -46,11 +46,14 @@ def find_front(layers: Sequence[Sequence[Offer]], frozen: Hashable, base: tuple[
     found = [Candidate((frozen,) * len(layers), *base, 0)]
     for index in reversed(range(len(layers))):
         before = (frozen,) * index
-        found += [
-            _add(label, offer, offer.first, before) for label in behind for offer in layers[index] if offer.trains
-        ]
+        passing = []
+        for label in behind:
+            for offer in layers[index]:
+                passing.append(_add(label, offer, offer.passing))
+                if offer.trains:
+                    found.append(_add(label, offer, offer.first, before))
         found = undominated(found)
-        behind = _thin(undominated(_add(label, offer, offer.passing) for label in behind for offer in layers[index]))
+        behind = _thin(undominated(passing))
     return sorted(found, key=lambda each: (-each.points, each.bytes, each.flops))
 
 

@@ -92,12 +92,12 @@ class Draw:
 
     def _channels(self, chosen: Sequence[Sequence[int]]) -> list[int]:
         """Input channels from candidates by set."""
-        return [
-            (number * self.candidates + candidate) * self.width + at
-            for number, candidates in enumerate(chosen)
-            for candidate in candidates
-            for at in range(self.width)
-        ]
+        channels: list[int] = []
+        for number, candidates in enumerate(chosen):
+            for candidate in candidates:
+                first = (number * self.candidates + candidate) * self.width
+                channels += range(first, first + self.width)
+        return channels
 
 
 def drawn_channels(geometry: ConvGeometry, ratio: float) -> int | None:

@@ -15,7 +15,7 @@ extern const gf_about gf_program_about;
 /* What a checkpoint must have in common with the step: the trained parameters, the frozen weights. Hex digits. */
 extern const char gf_program_compatible[], gf_program_frozen[];
 
-/* What the step takes and gives, as in the manifest. */
+/* State, inputs and outputs of the step, as in the manifest. */
 typedef struct {
   const gf_value *values;
   int count;

@@ -15,15 +15,15 @@ typedef struct {
   _Alignas(64) float host_lr[16]; /* a cache line each */
   float host_loss[16];
   float *lr, *loss;      /* what programs get */
-  char *block;           /* NULL where the device is this process: lr, loss, what is taken, what is given */
+  char *block;           /* NULL where the device is this process: lr, loss, inputs, outputs */
   size_t given_at;       /* in the block */
   void **taken, **given; /* into the block, in the order of a program's arrays */
 } gf_staging;
 
-/* What a program takes, and in which order: all inputs; those of role "input"; features, then the other inputs. */
+/* The inputs of a program, in order: all inputs; those of role "input"; features, then the other inputs. */
 typedef enum { GF_TAKES_INPUTS, GF_TAKES_SAMPLES, GF_TAKES_FEATURES } gf_takes;
 
-/* Walks over what a program takes, `*position` from 0 on: the next value, NULL after the last. */
+/* Walks over a program's inputs, `*position` from 0 on: the next value, NULL after the last. */
 const gf_value *gf_staging_next(gf_takes what, int *position);
 
 int gf_staging_open(gf_staging *staging);
