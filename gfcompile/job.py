@@ -106,8 +106,8 @@ class Scheduled:
 
 @dataclass
 class Analysis:
-    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and behind
-    them, if the job asks for a cache, features and train_features: train cut behind its frozen `prefix`.
+    """Everything known before code is generated. `programs` has train, gradients and predict, in that order, and after
+    them, if the job asks for a cache, features and train_features: train cut after its frozen `prefix`.
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
     the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
@@ -129,10 +129,12 @@ class Analysis:
 
     @property
     def refusals(self) -> list[Refusal]:
+        """Those of every pass over the training step."""
         return self.steps["train"].refusals
 
     @property
     def filtered_layers(self) -> list[str]:
+        """Trained layers with a patch, the refused ones left out."""
         refused = {refusal.layer for refusal in self.refusals}
         return [layer.name for layer in self.plan.trained if layer.r is not None and layer.name not in refused]
 
@@ -143,14 +145,17 @@ class Analysis:
 
     @property
     def saved_bytes(self) -> int:
+        """Kept from forward to backward by the training program."""
         return self.programs["train"].program.saved_bytes
 
     @property
     def exact_saved_bytes(self) -> int:
+        """The same, of the step with exact gradients."""
         return self.comparisons["exact"].program.saved_bytes
 
     @property
     def arena_bytes(self) -> int:
+        """Enough for the largest of the programs, which share the arena."""
         return max(planned.placement.bytes for planned in self.programs.values())
 
     @property

@@ -79,9 +79,11 @@ class Plan:
         return "train" if "train" in self.norms.values() else "eval"
 
     def batchnorm_of(self, layer: str) -> str:
+        """The mode of this batch norm: that of the last pattern that names it."""
         return mode_of(layer, self.norms)
 
     def patch_of(self, layer: str) -> int | None:
+        """The layer's r; None for one that is exact or not trained."""
         return next((planned.r for planned in self.trained if planned.name == layer), None)
 
     @property
@@ -219,7 +221,7 @@ def _with_sharers(layers: Sequence[Layer], chosen: dict[str, str]) -> dict[str, 
 
 
 def _norms_behind(layers: Sequence[Layer], chosen: Mapping[str, str]) -> list[str]:
-    """The layers without a kernel of their own (batch norms) that run right behind a trained convolution."""
+    """The layers without a kernel of their own (batch norms) that run right after a trained convolution."""
     return [
         after.name
         for before, after in itertools.pairwise(layers)

@@ -35,7 +35,7 @@ class Role(StrEnum):
     GRADIENT = "gradient"
 
 
-# what the caller hands in, in this order; a step has inputs or, behind a frozen prefix, features
+# the caller's inputs, in this order; a step has inputs or, after a frozen prefix, features
 DOORS = (Role.INPUT, Role.FEATURE, Role.TARGET, Role.SAMPLE_WEIGHT, Role.SEED, Role.CHANNELS)
 STATE = frozenset({Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER})
 

@@ -1,6 +1,6 @@
 """Every definition of tests/models compiled and trained against PyTorch: `python -m tests.coverage [NAME ...]`.
 
-The last convolutions are filtered and everything with parameters behind them is trained exactly. The peer is the same
+The last convolutions are filtered and everything with parameters after them is trained exactly. The peer is the same
 model in eager PyTorch, with the backward pass of tests/oracles.py in the filtered convolutions.
 """
 
@@ -112,7 +112,7 @@ def _report(folder: Path) -> tuple[int, int]:
 
 
 def _tail(definition: Definition, model: nn.Module, x: tuple[Tensor, ...]) -> list[str]:
-    """Layers without a convolution behind the first filtered one: norms, scales, linear layers."""
+    """Layers without a convolution after the first filtered one: norms, scales, linear layers."""
     request = Request(layers=definition.layers)
     layers = make_survey(Job(model, x, resolve_loss(definition.loss), request))
     filtered = {layer.name for layer in make_plan(layers, request).trained if layer.r is not None}

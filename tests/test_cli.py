@@ -184,7 +184,7 @@ def test_optimizer_and_loss_options_reach_the_job(model: str) -> None:
 
 
 def test_of_repeated_patterns_the_last_counts(model: str) -> None:
-    """Where it stands, too: a pattern given again comes behind those that were given in between."""
+    """Where it stands, too: a pattern given again comes after those that were given in between."""
     options = "--sparse 5=0.5 --sparse 5*=0.1 --sparse 5=0.25 --r 5=3 --r 5*=4 --r 5=2"
     options += " --batchnorm 5=train --batchnorm 5*=eval --batchnorm 5=frozen"
     options += " --group 5:lr_factor=2 --group 5*:lr_factor=3 --group 5:lr_factor=4"
@@ -369,7 +369,7 @@ def test_dry_run_writes_only_the_dump(
     assert "3 layers trained, 1 filtered, 0 refused" in captured.out  # the classifier is two linear layers
     assert (
         "\nfrozen prefix: 70 % of the step's multiply-adds, counted; its features are 2.00 KB as float32 or 1.00 KB as"
-        " float16 a sample; --cache-prefix compiles a step that can keep them\n"
+        " float16 per sample; --cache-prefix compiles a step that can keep them\n"
     ) in captured.out
     assert "dry run: no code was generated" in captured.out
     assert "tracing the forward pass" in captured.err

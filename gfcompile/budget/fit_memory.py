@@ -2,7 +2,7 @@
 
 The last N convolutions are trained. Their shares of drawn channels fall evenly, on a logarithmic scale, to a quarter
 from the first to the last, and are as large as lets a step update 2 % of the model's convolution weights, as published
-(docs/method.md, section 5); one channel a layer is the least. N is the largest number whose step keeps no more than
+(docs/method.md, section 5); one channel per layer is the least. N is the largest number whose step keeps no more than
 the budget: found on the graph, and counted again on the placed program. Where even one layer keeps more, fewer of its
 channels are drawn.
 
@@ -37,7 +37,7 @@ from gfcompile.step import Step
 from gfcompile.targets import Target
 
 T = TypeVar("T")
-SHARE = 0.02  # of all convolution weights, updated a step
+SHARE = 0.02  # of all convolution weights, updated per step
 FALL = 0.25  # the last layer's share of channels, of the first one's
 HALVINGS = 24
 

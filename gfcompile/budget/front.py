@@ -1,8 +1,8 @@
 """Every plan that no other beats: fewer bytes, fewer FLOPs or a better score. Exact, by dynamic programming.
 
 Costs are sums over layers. A gradient travels back to the first trained layer and no further, so layers before that
-cost nothing, and the first itself hands no gradient on; every layer behind it passes the gradient, frozen ones too.
-Going from the last layer to the first, two ways to treat the layers behind differ in three sums and in nothing else, so
+cost nothing, and the first itself hands no gradient on; every later layer passes the gradient, frozen ones too.
+Going from the last layer to the first, two ways to treat the later layers differ in three sums and in nothing else, so
 the one that is no better in any of them can be dropped.
 """
 
@@ -32,7 +32,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan: a choice a layer, in order of execution, and its sums."""
+    """A whole plan: one choice per layer, in order of execution, and its sums."""
 
     choices: tuple[Hashable, ...]
     bytes: int
@@ -46,11 +46,14 @@ def find_front(layers: Sequence[Sequence[Offer]], frozen: Hashable, base: tuple[
     found = [Candidate((frozen,) * len(layers), *base, 0)]
     for index in reversed(range(len(layers))):
         before = (frozen,) * index
-        found += [
-            _add(label, offer, offer.first, before) for label in behind for offer in layers[index] if offer.trains
-        ]
+        passing = []
+        for label in behind:
+            for offer in layers[index]:
+                passing.append(_add(label, offer, offer.passing))
+                if offer.trains:
+                    found.append(_add(label, offer, offer.first, before))
         found = undominated(found)
-        behind = _thin(undominated(_add(label, offer, offer.passing) for label in behind for offer in layers[index]))
+        behind = _thin(undominated(passing))
     return sorted(found, key=lambda each: (-each.points, each.bytes, each.flops))
 
 
@@ -91,9 +94,9 @@ def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
 def search(ordered: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> Candidate | None:
     """The first that fits, asking of few: halving, then the NEARBY ones before what that found.
 
-    Exact where all behind one that fits fit too. Where not, still: whoever lets more of them fit never gets a later
-    one. Where two differ on the way, the one who refuses ends behind the candidate that the other accepts; and the
-    nearby ones that the one finds are nearby for the other, or behind what it has.
+    Exact where all after one that fits fit too. Where not, still: whoever lets more of them fit never gets a later
+    one. Where two differ on the way, the one who refuses ends after the candidate that the other accepts; and the
+    nearby ones that the one finds are nearby for the other, or after what it has.
     """
     low, high = 0, len(ordered)
     while low < high:

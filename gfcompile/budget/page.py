@@ -19,7 +19,7 @@ from gfcompile.runtime.tensorfile import write_atomically
 from gfcompile.settings.schema import Choice
 from gfcompile.settings.words import option
 
-COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs a step", "plan")
+COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs per step", "plan")
 LAYER_COLUMNS = ("layer", "plan", "kept, estimated", "of the score")
 ROWS = 16
 
@@ -48,13 +48,13 @@ def about(found: Found) -> list[str]:
         f" {in_bytes(placed.saved_bytes)} are kept for the backward pass; the forward pass alone takes"
         f" {in_bytes(placed.predict_bytes)}",
         f"beside the arena: {in_bytes(placed.weight_bytes)} of weights, {in_bytes(placed.optimizer_bytes)} of optimizer"
-        f" state, and at most {in_bytes(placed.thread_bytes)} of scratch a thread, counted",
-        f"{in_flops(found.chosen.flops)} FLOPs a step in convolutions, counted",
+        f" state, and at most {in_bytes(placed.thread_bytes)} of scratch per thread, counted",
+        f"{in_flops(found.chosen.flops)} FLOPs per step in convolutions, counted",
         f"score {found.chosen.score:.3f} of 1 for training all these layers exactly, {measured}",
     ]
     if placed.time.known:
         whole = "" if placed.time.is_complete else f" for {placed.time.known} of {placed.time.calls} kernel calls"
-        lines.append(f"{placed.time.seconds * 1e3:.3g} ms a step{whole}, measured when kernels were tuned")
+        lines.append(f"{placed.time.seconds * 1e3:.3g} ms per step{whole}, measured when kernels were tuned")
     if found.whole is not None and found.whole.cosine is not None:
         lines.append(
             f"the weight gradient of all its convolutions has a cosine of {found.whole.cosine:.3f} with the exact one,"

@@ -32,7 +32,7 @@ HEAD = """\
 
 
 def write_plan(path: Path, choices: Mapping[str, Choice], about: Sequence[str], remarks: Mapping[str, str]) -> None:
-    """`about` are lines for the head, `remarks` stand behind their layer's line."""
+    """`about` are lines for the head, `remarks` stand after their layer's line."""
     width = max(len(layer) for layer in choices) + 2
     fields = "\n".join(f"#   {key:<8}{each.help}" for key, each in settings_of(Choice).items())
     lines = [HEAD.format(name=path.name, fields=fields).rstrip("\n"), "#", *(f"# {line}" for line in about), ""]

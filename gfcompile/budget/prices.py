@@ -6,7 +6,7 @@ by who is trained, masks and other statistics by every layer that a gradient rea
 grids, so the sum is an estimate; a plan is judged by its placed arena.
 
 FLOPs are those of the convolutions (`calls.py`), and never too few: where branches make it unclear whether a gradient
-passes a convolution behind the first trained layer, it does.
+passes a convolution after the first trained layer, it does.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _offer(layer: Layer, choice: Choice, calls: Sequence[Call], kept: _Bytes, pa
         channels = drawn_channels(layer.geometry, choice.sparse)
     share = 1.0 if channels is None or layer.geometry is None else channels / layer.geometry.in_channels
     size = round(kept.own[choice.r] * share) + kept.reach[choice.r]
-    # of a layer that is called twice, the earlier call is behind what the later one hands back
+    # of a layer that is called twice, the later call hands a gradient back to the earlier one
     alone, passing = (
         sum(call.added(choice.r, hands_back, channels) for call in calls) + passed
         for hands_back in (len(calls) > 1, True)
@@ -108,7 +108,7 @@ def _beyond(offer: Offer, through: Cost) -> Offer:
 
 
 def _behind_heads(layers: Sequence[Layer], heads: Sequence[str]) -> set[str]:
-    """Layers behind the first that every plan trains: a gradient always gets there."""
+    """Layers after the first that every plan trains: a gradient always gets there."""
     names = [layer.name for layer in layers]
     first = min((names.index(head) for head in heads), default=len(names))
     return set(names[first + 1 :])
@@ -124,7 +124,7 @@ def _shared_flops(
     reached = _behind_heads(layers, heads)
     base = sum(sums.values()) + sum(sums.get(head, 0) for head in heads)
     base += sum(2 * flops for name, flops in sums.items() if name not in names)
-    # called again behind others: a gradient may pass there to these, though the layer itself comes first
+    # called again after others: a gradient may pass there to these, though the layer itself comes first
     again = [call for each in calls.values() for one, call in pairwise(each) if call.place > one.place + 1]
     base += sum(call.flops for call in again)
     passed: dict[str, int] = {}

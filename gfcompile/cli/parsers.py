@@ -55,7 +55,7 @@ examples:
   gfcompile resnet18.pt --layers 5 --r 2              train and filter the last 5 convolutions and the classifier
   gfcompile resnet18.pt --layers 5 --exact            the same layers without filtering, to compare with
   gfcompile nets:build --weights w.safetensors --input 8x1x28x28 --r 2 --r block3.conv=4
-  gfcompile mobilenet.pt --sparse auto --memory 256KB   2 % of the weights a step, channels drawn anew every step
+  gfcompile mobilenet.pt --sparse auto --memory 256KB   2 % of the weights per step, channels drawn anew every step
   gfcompile resnet18.pt --train 'layer4.*' --dry-run  what would be done and what it would cost
   gfcompile resnet18.pt --layers 4 --dump graphs && gfcompile diff graphs 03 04
 

@@ -12,7 +12,7 @@ WIDTH = 100
 
 
 class Screen:
-    """Progress is one line rewritten on a terminal, and elsewhere one line a stage."""
+    """Progress is one line rewritten on a terminal, and elsewhere one line per stage."""
 
     def __init__(self, quiet: bool, json: bool) -> None:
         self.quiet, self.json = quiet, json
@@ -35,6 +35,7 @@ class Screen:
         sys.stderr.flush()
 
     def clear(self) -> None:
+        """Erase the line of progress."""
         if self.rewrites and not self.quiet:
             sys.stderr.write(ERASE_LINE)
             sys.stderr.flush()
@@ -46,6 +47,7 @@ class Screen:
             write(text, sys.stderr if self.json else sys.stdout)
 
     def result(self, text: str) -> None:
+        """Write what the command was asked for to standard output."""
         self.clear()
         write(text, sys.stdout)
 

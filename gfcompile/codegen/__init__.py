@@ -1,1 +1,1 @@
-"""fx graph -> Relax -> scheduled kernels -> arena -> C driver -> library, one file a stage."""
+"""fx graph -> Relax -> scheduled kernels -> arena -> C driver -> library, one file per stage."""

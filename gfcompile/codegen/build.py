@@ -64,7 +64,7 @@ class KernelBuilder:
                     self._in_place.setdefault(names[call.kernel], set()).update(taken)
 
     def build(self, folder: Path, progress: Callable[[int, int, str], None]) -> Kernels:
-        """One object a kernel keeps LLVM's memory small and progress visible."""
+        """One object per kernel keeps LLVM's memory small and progress visible."""
         scratch = 0
         objects = []
         target = tvm.target.Target(self.scheduler.target.tvm)

@@ -1,4 +1,4 @@
-"""What a step takes and gives, by name: one list that the manifest prints and the library carries."""
+"""Inputs, outputs and state of a step, by name: one list that the manifest prints and the library carries."""
 
 from __future__ import annotations
 
@@ -108,12 +108,11 @@ def describe(
         for value, node in zip(whole.inputs, whole.placeholders(), strict=True)
         if value.role in DOORS
     ]
-    gradients = [
-        Entry(value.role, value.name, kept.shape, kept.dtype, kept.layout)
-        for value in (steps["gradients"].outputs if "gradients" in steps else ())
-        if value.role is Role.GRADIENT
-        for kept in (parameters[value.name],)
-    ]
+    gradients = []
+    for value in steps["gradients"].outputs if "gradients" in steps else ():
+        if value.role is Role.GRADIENT:
+            kept = parameters[value.name]
+            gradients.append(Entry(value.role, value.name, kept.shape, kept.dtype, kept.layout))
     inputs = sorted(doors, key=lambda entry: DOORS.index(entry.role))
     return Description(
         tuple(state),

@@ -1,4 +1,4 @@
-"""The generated C: a function a program, which calls its kernels in order over the arena and the state."""
+"""The generated C: one function per program, which calls its kernels in order over the arena and the state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def write_driver(
 
 
 class _Literals:
-    """Constants that a GPU reads: they lie behind the last slot of the arena, and are put there once."""
+    """Constants that a GPU reads: they lie after the last slot of the arena, and are put there once."""
 
     def __init__(self, start: int) -> None:
         self.end = start
@@ -234,7 +234,7 @@ class _DeviceFunction(_Function):
 
 
 class _GuardedFunction(_Function):
-    """The debug build's: paints the guards of what a call brings to life, and looks at all of them behind it."""
+    """The debug build's: paints the guards of what a call brings to life, and looks at all of them after it."""
 
     def __init__(self, planned: Planned, state: StateTable, kernels: Kernels, doors: list[Value], guard: int) -> None:
         super().__init__(planned, state, kernels, doors)

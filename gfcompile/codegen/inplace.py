@@ -1,6 +1,6 @@
 """Which inputs a kernel may write its output over: those it reads only at the element it is about to write.
 
-The kernel is looked at as it is before scheduling, one block a stage. An input may be taken over if every stage its
+The kernel is looked at as it is before scheduling, one block per stage. An input may be taken over if every stage its
 values reach works point by point (equal position in memory read and written, each position once) and just one output
 is among them. Then no schedule can read an element after it was replaced: a stage is inlined into the output's store,
 computed for the same positions just before it, or finished as a whole before.

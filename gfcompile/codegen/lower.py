@@ -44,7 +44,7 @@ def translate(step: Step) -> tuple[tvm.IRModule, list[Unsupported]]:
     """The graph in Relax operators and gf kernels, before fusion, and what could not be translated.
 
     Forward and backward are two dataflow blocks: fusion stays within each, so what the graph computes in the forward
-    pass to let a tensor die is not pulled back behind the loss.
+    pass to let a tensor die is not moved after the loss.
     """
     importer = ExportedProgramImporter()
     importer.update_convert_map(CONVERTERS)
@@ -94,7 +94,7 @@ def _convert(importer: ExportedProgramImporter, node: fx.Node) -> None:
 
 
 def _halves(step: Step, body: list[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Calls up to the loss, and those behind it. Reshaped parameters that both read are made again in the second."""
+    """Calls up to the loss, and those after it. Reshaped parameters that both read are made again in the second."""
     calls = [node for node in body if node.op == "call_function"]
     losses = [node for node, value in zip(step.results(), step.outputs, strict=True) if value.role is Role.LOSS]
     if not losses:

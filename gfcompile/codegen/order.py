@@ -65,7 +65,7 @@ def _dependencies(program: Program, calls: list[Call]) -> list[int]:
 
 
 def _halves(program: Program, calls: list[Call]) -> list[range]:
-    """The calls up to the loss and those behind it; all of them as one where there is no loss."""
+    """The calls up to the loss and those after it; all of them as one where there is no loss."""
     roles = [value.role for value in program.outputs]
     if Role.LOSS not in roles:
         return [range(len(calls))]
@@ -156,7 +156,11 @@ class _Graph:
 
     def _find_neighbours(self) -> list[frozenset[int]]:
         """For each call those it may make free to run: they wait for it, or read a buffer that it reads too."""
-        found = [{at for buffer in buffers for at in _bits(self.readers[buffer])} for buffers in self.inputs]
+        found: list[set[int]] = []
+        for buffers in self.inputs:
+            found.append(set())
+            for buffer in buffers:
+                found[-1].update(_bits(self.readers[buffer]))
         for index, before in enumerate(self.before):
             for other in _bits(before):
                 found[other].add(index)
@@ -185,9 +189,9 @@ class _Graph:
         return _State(done, after, max(state.peak, worst), ready, (index, state.path))
 
     def advance(self, state: _State, index: int) -> _State:
-        """Run the call, what has to prepare it, and behind each whatever takes nothing more.
+        """Run the call, what has to prepare it, and after each whatever takes nothing more.
 
-        That can only help those behind it. Updates are so.
+        That can only help the calls after it. Updates are of this kind.
         """
         for new in (*_bits(self.preparations[index]), index):
             if not state.done >> new & 1:
@@ -219,10 +223,12 @@ class _Graph:
         states = [state]
         while states:
             reached: dict[int, _State] = {}
-            for new in (self.advance(old, index) for old in states for index in sorted(old.ready)):
-                known = reached.get(new.done)
-                if new.peak < best.peak and (known is None or (new.peak, new.live) < (known.peak, known.live)):
-                    reached[new.done] = new
+            for old in states:
+                for index in sorted(old.ready):
+                    new = self.advance(old, index)
+                    known = reached.get(new.done)
+                    if new.peak < best.peak and (known is None or (new.peak, new.live) < (known.peak, known.live)):
+                        reached[new.done] = new
             best = min([best, *(new for new in reached.values() if not goal & ~new.done)], key=lambda new: new.peak)
             going = [new for new in reached.values() if goal & ~new.done and new.peak < best.peak]
             states = sorted(going, key=lambda new: (new.peak, new.live))[:BEAM]

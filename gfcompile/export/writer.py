@@ -1,4 +1,4 @@
-"""From an fx graph to ONNX: one value a node, under the node's own name."""
+"""From an fx graph to ONNX: one value per node, under the node's own name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Expected = Value | tuple[Value | None, ...]
 class GraphWriter:
     """Writes the calls of a graph. With `inline`, gf operators are written as their bodies, without functions.
 
-    `names` are those of graph results; other values are called as their nodes are, behind `prefix`.
+    `names` are those of graph results; other values are called as their nodes are, with `prefix` in front.
     """
 
     def __init__(self, names: Mapping[fx.Node, str], inline: bool = False, prefix: str = "") -> None:

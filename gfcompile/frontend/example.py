@@ -18,7 +18,7 @@ LARGEST = 1 << 28  # values of an input that only the file asks for: a gigabyte
 def example_input(
     loaded: LoadedModel, shape: str | tuple[int, ...] | None, batch: int | None
 ) -> tuple[tuple[Tensor, ...], str]:
-    """Float32 batches with fixed random values, one an input, and the sentence that says where their shape comes from.
+    """Float32 batches with fixed random values, one per input, and the sentence that says where their shape comes from.
 
     `shape` may name several inputs, as in 8x3x224x224,8x10.
     """

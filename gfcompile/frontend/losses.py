@@ -187,7 +187,7 @@ def _cross_entropy(
     classes = output.shape[1]
     if weight is not None and weight.shape != (classes,):
         got = "x".join(map(str, weight.shape)) or "one"
-        raise UserError(f"loss: 'cross_entropy' has {got} weights for {classes} classes; give one a class")
+        raise UserError(f"loss: 'cross_entropy' has {got} weights for {classes} classes; give one per class")
     losses = F.cross_entropy(
         output, target, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
     )
@@ -283,7 +283,7 @@ def _weights(where: str, value: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(value, dtype=torch.float32).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{where} '{value}' must be numbers, one a class") from error
+        raise UserError(f"{where} '{value}' must be numbers, one per class") from error
     if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
         raise UserError(f"{where}: every weight must be a finite number, 0 or more")
     return tensor

@@ -1,6 +1,6 @@
 """Operators that pick elements by their order, as counts of comparisons: a library has no sort.
 
-They act behind autograd, which has its own rule for each: the gradient goes to the element that the index names.
+They act below autograd, which has its own rule for each: the gradient goes to the element that the index names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running sums, products and maxima, as reductions over all up to each element. They act behind autograd."""
+"""Running sums, products and maxima, as reductions over all up to each element. They act below autograd."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def _up_to_each(x: Tensor, axis: int, neutral: float) -> Tensor:
-    """[..., i, j]: element j of `axis` where j <= i, the neutral one behind."""
+    """[..., i, j]: element j of `axis` where j <= i, the neutral one after."""
     rows = x.movedim(axis, -1).unsqueeze(-2)
     number = torch.arange(rows.shape[-1])
     return torch.where(number <= number.unsqueeze(-1), rows, torch.full((), neutral, dtype=x.dtype))

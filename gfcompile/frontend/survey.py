@@ -215,7 +215,7 @@ def _fewest_convs(start: fx.Node, conv: fx.Node) -> int:
 
 
 def _values_above(conv: fx.Node) -> set[fx.Node]:
-    """The convolution's input, and what it was pooled from (a projection behind an average pool forks above it)."""
+    """The convolution's input, and what it was pooled from (a projection after an average pool forks above it)."""
     value = conv.all_input_nodes[0]
     found = {value}
     while value.op == "call_function" and "pool" in str(value.target):

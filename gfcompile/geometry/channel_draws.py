@@ -1,7 +1,7 @@
 """Which input channels of a convolution a sparse update may draw together (docs/method.md, section 5).
 
 Equally many in every group, so that the work stays a grouped convolution. Where fewer channels are wanted than there
-are groups, whole groups are drawn instead: a depthwise layer is the case of one channel a group.
+are groups, whole groups are drawn instead: a depthwise layer is the case of one channel per group.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class Draw:
 
     def _channels(self, chosen: Sequence[Sequence[int]]) -> list[int]:
         """Input channels from candidates by set."""
-        return [
-            (number * self.candidates + candidate) * self.width + at
-            for number, candidates in enumerate(chosen)
-            for candidate in candidates
-            for at in range(self.width)
-        ]
+        channels: list[int] = []
+        for number, candidates in enumerate(chosen):
+            for candidate in candidates:
+                first = (number * self.candidates + candidate) * self.width
+                channels += range(first, first + self.width)
+        return channels
 
 
 def drawn_channels(geometry: ConvGeometry, ratio: float) -> int | None:

@@ -63,7 +63,7 @@ class ConvGeometry:
 
     @property
     def is_depthwise(self) -> bool:
-        """One input and one output channel a group."""
+        """One input and one output channel per group."""
         return self.groups > 1 and self.groups == self.in_channels == self.out_channels
 
 

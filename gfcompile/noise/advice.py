@@ -1,7 +1,7 @@
 """From measured noise to words: which r each layer can bear, and which layers to leave exact.
 
 A layer bears r if its weight gradient, filtered alone, has a cosine of LEAST_COSINE or more with the exact one: a step
-along it then keeps that part of the progress of an exact step of the same length. What the noise of the layers behind
+along it then keeps that part of the progress of an exact step of the same length. What the noise of later layers
 does to a layer is no fault of its own r, so it is a warning, with the layer that hands back most of it.
 """
 
@@ -61,7 +61,7 @@ def _growth(layer: LayerNoise, r: int) -> list[str]:
 
 
 def _drowned(layer: LayerNoise, behind: Sequence[LayerNoise], r: int, least: float) -> list[str]:
-    """A warning if the noise of the layers behind leaves too little."""
+    """A warning if the noise of later layers leaves too little."""
     cosine = layer.together[r].gw.cosine
     handed = {each.layer: noise.cosine for each in behind if (noise := each.alone[r].gx) and noise.cosine is not None}
     if cosine is None or cosine >= least or not handed:

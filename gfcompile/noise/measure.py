@@ -4,7 +4,7 @@ Two questions are answered, for every patch edge r:
 
 * `alone`: this layer is filtered and nothing else. Its g_y is the exact one, so what is seen is its own noise: in g_w,
   in the g_x that it hands back, and in g_y once it is averaged over patches. Proposition 1 compares the last two.
-* `together`: all chosen layers are filtered with this r. What arrives at a layer carries the noise of the layers behind
+* `together`: all chosen layers are filtered with this r. What arrives at a layer carries the noise of later layers
   it (`gy`), and its own comes on top (`gw`, `gx`).
 
 The graphs are the traced ones and run in plain PyTorch: what TVM cannot compile can still be measured.

@@ -14,7 +14,7 @@ from gfcompile.report.units import by_x
 COLUMNS = ("layer", "kernel", "output", "DC ratio", "r", "gw alone", "gx alone", "noise", "gw together", "gy arriving")
 LEGEND = (
     "SNR in dB / cosine, filtered against exact. alone: only this layer is filtered; together: all of them are,\n"
-    "and the noise of the layers behind arrives in gy. noise: SNR of gx less that of the averaged gy; Proposition 1\n"
+    "and the noise of later layers arrives in gy. noise: SNR of gx less that of the averaged gy; Proposition 1\n"
     "says it is 0 or more where the DC ratio (equation 13) is 1 or more."
 )
 
@@ -50,7 +50,7 @@ def as_data(measured: Measured, advice: Sequence[Advice]) -> dict[str, Any]:
 
 
 def rows(measured: Measured) -> list[tuple[str, ...]]:
-    """A line a layer and patch edge; what does not depend on the edge stands in the first."""
+    """One line per layer and patch edge; what does not depend on the edge stands in the first."""
     return [row for layer in measured.layers for row in _layer_rows(layer)]
 
 

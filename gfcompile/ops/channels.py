@@ -86,7 +86,7 @@ def _(values: Tensor, channels: Tensor, shape: list[int], groups: int, packed: b
 
 
 def _by_input(w: Tensor, groups: int) -> Tensor:
-    """[Co, Ci/groups, kh, kw] -> [Ci, Co/groups, kh, kw]: a row an input channel, with all the weights it touches."""
+    """[Co, Ci/groups, kh, kw] -> [Ci, Co/groups, kh, kw]: a row per input channel, with all the weights it touches."""
     return w.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
 
 

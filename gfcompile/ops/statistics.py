@@ -15,7 +15,7 @@ LARGEST_BYTE = 255
 
 
 def count_type(rows: list[int], cols: list[int]) -> torch.dtype:
-    """One byte a patch unless a patch has more pixels than a byte counts."""
+    """One byte per patch unless a patch has more pixels than a byte counts."""
     return torch.uint8 if rows[1] * cols[1] <= LARGEST_BYTE else torch.int32
 
 
@@ -78,7 +78,7 @@ def _(
 
 @custom_op("gf::pack_mask", mutates_args=())
 def pack_mask(mask: Tensor) -> Tensor:
-    """Eight elements a byte, in the order of memory; the last byte is filled up with zeros."""
+    """Eight elements per byte, in the order of memory; the last byte is filled up with zeros."""
     flat = mask.contiguous().flatten().to(torch.uint8)
     octets = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(-1, 8)
     return (octets << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)

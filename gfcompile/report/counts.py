@@ -28,10 +28,12 @@ class Flops:
 
     @property
     def backward(self) -> int:
+        """Both gradients, and the additional work on the way."""
         return self.input_gradient + self.weight_gradient + self.backward_overhead
 
     @property
     def total(self) -> int:
+        """Forward and backward, additional work included."""
         return self.forward + self.forward_overhead + self.backward
 
 
@@ -62,7 +64,7 @@ def filtered_flops(
 
     Overhead, additions only as the paper counts it: forward the patch sums of x (about 1/(2 C_y W_k H_k) of the
     forward pass); backward the patch means of g_y (about (r^2 - 1)/(2 C_x) of g_x) and the kernel's sum over its taps.
-    Where the dilation reaches the patch edge, taps land in different patches and (15) has a term a tap. Of drawn
+    Where the dilation reaches the patch edge, taps land in different patches and (15) has one term per tap. Of drawn
     `channels` only, g_w and the patch sums are their part.
     """
     batch, groups = geometry.batch, geometry.groups
@@ -87,7 +89,7 @@ def filtered_flops(
 
 
 def kept_bytes(geometry: ConvGeometry, r: int | None = None, channels: int | None = None) -> int:
-    """Float32 bytes of the convolution's input that backward needs: x itself, or one number a patch and channel.
+    """Float32 bytes of the convolution's input that backward needs: x itself, or one number per patch and channel.
 
     Of drawn `channels` only, if there are any.
     """

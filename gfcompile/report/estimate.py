@@ -117,7 +117,7 @@ def estimate_line(estimate: Estimate | NoEstimate) -> str:
     joules = estimate.joules_a_step
     energy = f", {_short(joules)}J" if joules is not None else ""
     slowest = ", ".join(f"{row.layer} {row.pass_} {_share(row, estimate)}" for row in estimate.layers[:3])
-    time = f"about {_short(estimate.seconds_a_step)}s{energy} a step on {estimate.target}"
+    time = f"about {_short(estimate.seconds_a_step)}s{energy} per step on {estimate.target}"
     return f"{ESTIMATED}: {time}; most in {slowest}"
 
 

@@ -17,13 +17,13 @@ def gpu_line(gpu: GpuPart) -> str:
     shared = in_bytes(max(row.shared_bytes for row in kernels))
     lowest = min(row.occupancy for row in kernels)
     return (
-        f"GPU {gpu.arch}: {len(kernels)} kernels, {spills}; at most {registers} registers a thread and {shared} of"
-        f" shared memory a block; occupancy {100 * lowest:.0f} % or more (counted by ptxas, not measured)"
+        f"GPU {gpu.arch}: {len(kernels)} kernels, {spills}; at most {registers} registers per thread and {shared} of"
+        f" shared memory per block; occupancy {100 * lowest:.0f} % or more (counted by ptxas, not measured)"
     )
 
 
 def gpu_rows(gpu: GpuPart) -> list[tuple[str, ...]]:
-    """One row a kernel."""
+    """One row per kernel."""
     return [
         (
             row.kernel.removeprefix("gf_kernel_").removesuffix("_kernel"),

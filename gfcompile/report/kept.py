@@ -68,7 +68,7 @@ class _Explanation:
             return "statistic", self._above(node), *self._statistic(readers)
         if node.target is gf.mask_count.default:
             why = "pixels of each patch that pass its activation: the gradient's mask"
-            return "mask", self._above(node), why, "a larger patch in the layer behind it, or freezing {layer}"
+            return "mask", self._above(node), why, "a larger patch in the layer after it, or freezing {layer}"
         if node.target is gf.pack_mask.default:
             return "mask", self._above(node), *self._bits(readers)
         if trained:
@@ -82,13 +82,13 @@ class _Explanation:
         if affine:
             return f"patch sums of a map that the gradients of {affine} are summed over", f"not training {affine}"
         why = "patch sums of an activation's derivative or of a normalised map, which the gradient is multiplied with"
-        return why, "a larger patch in the layer behind it; ReLU keeps bits instead; --batchnorm eval"
+        return why, "a larger patch in the layer after it; ReLU keeps bits instead; --batchnorm eval"
 
     def _bits(self, readers: list[fx.Node]) -> tuple[str, str]:
         if any(reader.target is gf.unpack_mask.default for reader in readers):
-            why = "its activation's mask, a bit a pixel: the gradient is needed at full resolution here"
+            why = "its activation's mask, one bit per pixel: the gradient is needed at full resolution here"
             return why, "what removes the full-resolution gradient (listed below)"
-        return "its activation's mask, a bit a pixel: fewer bytes than counts", "freezing {layer}"
+        return "its activation's mask, one bit per pixel: fewer bytes than counts", "freezing {layer}"
 
     def _other(self, node: fx.Node, readers: list[fx.Node]) -> tuple[str, str, str, str]:
         if self.crossing.position[node] > self.last_layer:
@@ -98,10 +98,10 @@ class _Explanation:
                 "activation",
                 self._above(node),
                 "where a max pool found its maxima",
-                "training layers behind it only",
+                "training layers after it only",
             )
         if len(shape_of(node)) < 2:
-            why = "a statistic of the batch, one number a channel, for the gradient through batch norm"
+            why = "a statistic of the batch, one number per channel, for the gradient through batch norm"
             return "statistic", self._above(node), why, "--batchnorm eval"
         names = sorted({operator_name(reader) for reader in readers})
         return "activation", self._above(node), f"{', '.join(names)} reads it pixel by pixel", "freezing {layer}"

@@ -20,6 +20,7 @@ class MeasuredTime:
 
     @property
     def is_complete(self) -> bool:
+        """Whether every call has a measured time."""
         return self.known == self.calls
 
 

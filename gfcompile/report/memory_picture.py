@@ -1,4 +1,4 @@
-"""Bytes in use over the step's time, one curve a variant, as an SVG."""
+"""Bytes in use over the step's time, one curve per variant, as an SVG."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def total_rows(totals: MemoryTotals) -> list[tuple[str, str]]:
 
 
 def kept_rows(memory: Memory) -> list[tuple[str, ...]]:
-    """One row a tensor that crosses."""
+    """One row per tensor that crosses."""
     return [
         (row.layer, row.kind, f"{row.dtype} {by_x(row.shape)}", in_bytes(row.bytes), row.why, row.remedy)
         for row in memory.saved
@@ -111,7 +111,7 @@ def kept_rows(memory: Memory) -> list[tuple[str, ...]]:
 
 
 def layer_rows(layers: Sequence[LayerRow]) -> list[tuple[str, ...]]:
-    """One row a trained layer, in order of execution."""
+    """One row per trained layer, in order of execution."""
     return [_layer_row(layer) for layer in layers if layer.trained]
 
 
@@ -129,14 +129,14 @@ def memory_rows(memory: SurveyMemory) -> list[tuple[str, ...]]:
 
 
 def prefix_lines(prefix: PrefixPart) -> list[str]:
-    """What computing the frozen part once a sample would save, and where that part ends before anything is trained."""
+    """What computing the frozen part once per sample would save, and where that part ends."""
     if prefix.refusal:
         return [f"frozen prefix: nothing to cache: {prefix.refusal}"]
     sizes = " or ".join(f"{in_bytes(size)} as {kind}" for kind, size in prefix.bytes_a_sample.items())
     how = "step.open_cache keeps them" if prefix.compiled else "--cache-prefix compiles a step that can keep them"
     lines = [
         f"frozen prefix: {100 * prefix.share:.0f} % of the step's multiply-adds, counted;"
-        f" its features are {sizes} a sample; {how}"
+        f" its features are {sizes} per sample; {how}"
     ]
     return lines + [f"  it ends at {ending}" for ending in prefix.endings]
 

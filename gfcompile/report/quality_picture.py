@@ -1,4 +1,4 @@
-"""Signal-to-noise ratio of every layer, one curve a patch edge, as an SVG: its own noise above, all noise below."""
+"""Signal-to-noise ratio of every layer, one curve per patch edge, as an SVG: its own noise above, all noise below."""
 
 from __future__ import annotations
 

@@ -69,6 +69,7 @@ def tuning_lines(tuning: Tuning) -> list[str]:
 
 
 def tuning_rows(tuning: Tuning) -> list[tuple[str, ...]]:
+    """One row per tuned kernel: how much faster it is, and by which decisions."""
     return [(row.kernel, f"{row.ratio:.2f}", row.template, row.decisions) for row in tuning.tuned]
 
 

@@ -21,4 +21,5 @@ def in_flops(count: int) -> str:
 
 
 def by_x(sizes: list[int] | tuple[int, ...]) -> str:
+    """(1, 3, 32, 32) -> "1x3x32x32"."""
     return "x".join(map(str, sizes))

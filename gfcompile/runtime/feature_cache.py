@@ -1,9 +1,9 @@
-"""The features of the frozen part of a network, computed once a sample and kept on disk.
+"""The features of the frozen part of a network, computed once per sample and kept on disk.
 
-A folder: `featureN.npy` with a row a sample, `known.npy` with a number a sample, the checksum of its rows or 0 where
-they are not there, and `cache.json` with what they belong to. Rows are on disk before the number that announces them,
-so an interruption at any point leaves a cache that is right and lacks at most the samples of one batch. Rows that the
-disk has changed are computed again. Several processes may use one cache.
+A folder: `featureN.npy` with one row per sample, `known.npy` with one number per sample (the checksum of its rows, or 0
+where they are not there), and `cache.json` with what they belong to. Rows are on disk before the number that announces
+them, so an interruption at any point leaves a cache that is right and lacks at most the samples of one batch. Rows that
+the disk has changed are computed again. Several processes may use one cache.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ static int write_all(int file, const void *data, size_t bytes, gf_sha256 *sum) {
   return 0;
 }
 
-/* All of the state behind its header. A gf_code with a text, or -1 with errno. */
+/* All of the state after its header. A gf_code with a text, or -1 with errno. */
 static int write_state(gf_step *step, int file, const char *header, size_t bytes) {
   char digits[GF_SHA256_DIGITS + 1];
   gf_sha256 sum;

@@ -20,7 +20,7 @@ void gf_device_close(void); /* when the last step is gone; leaves texts alone, a
 
 void *gf_device_allocate(size_t bytes, const char *what); /* zeroed, 64-byte aligned; NULL with a text */
 void gf_device_free(void *memory);
-/* The host's memory may be reused at once after an upload, and read behind gf_device_finish after a download. */
+/* After an upload the host's memory may be reused at once; after a download gf_device_finish comes before a read. */
 int gf_device_upload(void *to, const void *from_host, size_t bytes);
 int gf_device_download(void *to_host, const void *from, size_t bytes);
 int gf_device_copy(void *to, const void *from, size_t bytes);

@@ -61,7 +61,7 @@ static struct {
   void *context, *stream, *module;
   void **functions;
   int last_launched; /* since the last finish; -1 for none */
-  int is_blocking;   /* GF_CUDA_BLOCKING: wait behind every launch, so that a failure names its kernel */
+  int is_blocking;   /* GF_CUDA_BLOCKING: wait after every launch, so that a failure names its kernel */
 } gpu;
 
 static const char *name_error(int code) {
@@ -193,7 +193,7 @@ static int load_kernels(void) {
 
 static int refuse_child(void) {
   if (!gpu.process || gpu.process == getpid()) return GF_OK;
-  return gf_fail(GF_ERROR_DEVICE, "this process was made by fork() behind the first gf_step_create, and CUDA does not"
+  return gf_fail(GF_ERROR_DEVICE, "this process was made by fork() after the first gf_step_create, and CUDA does not"
                  " live on in a child; create steps in the child only, or start a new process");
 }
 

@@ -1,7 +1,7 @@
 /* The guard zones of a debug build (gfcompile --debug). Included by its generated driver only.
  *
  * Around every arena slot lies a zone that belongs to nobody. The driver paints it before the call that brings the slot
- * to life, and looks at the zones of all living slots after every call, so that damage is seen behind the kernel that
+ * to life, and looks at the zones of all living slots after every call, so that damage is seen after the kernel that
  * did it and is never painted over. Zones, and slots that no kernel has written yet, are NaN to a float32 reader:
  * a kernel that reads what it should not shows in the results. */
 #ifndef GF_GUARD_H
@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
   const gf_slot *slots;
   int count;
-  size_t bytes; /* of a zone, on either side; the padding behind the slot is guarded as well */
+  size_t bytes; /* of a zone, on either side; the padding after the slot is guarded as well */
 } gf_guards;
 
 static inline unsigned char gf_guard_byte(size_t place) { return (unsigned char)(GF_GUARD_WORD >> 8 * (place % 4)); }

@@ -44,7 +44,7 @@ static void put_letter(parser *p, unsigned code) {
   if (code >= 0x80) *p->texts++ = (char)(0x80 | (code & 63));
 }
 
-/* Behind the \u. */
+/* After the \u. */
 static int unicode(parser *p) {
   unsigned code, low;
   if (!hex_digits(p, &code) || code == 0 || (code >= 0xDC00 && code < 0xE000)) return 0;

@@ -18,8 +18,8 @@
  * a step's time): during a step threads wait awake, this long at most. Between steps they sleep at once. */
 enum { SPIN_NANOSECONDS = 1000000 };
 
-/* A kernel's loop is cut into this many pieces a lane, taken one at a time: a lane that is held up, or slower than the
- * others, delays the kernel by one piece. */
+/* A kernel's loop is cut into this many pieces per lane, taken one at a time: a lane that is held up, or slower than
+ * the others, delays the kernel by one piece. */
 enum { TASKS_A_LANE = 4 };
 
 static _Thread_local char error_text[GF_ERROR_BYTES];

@@ -15,7 +15,7 @@ extern const gf_about gf_program_about;
 /* What a checkpoint must have in common with the step: the trained parameters, the frozen weights. Hex digits. */
 extern const char gf_program_compatible[], gf_program_frozen[];
 
-/* What the step takes and gives, as in the manifest. */
+/* State, inputs and outputs of the step, as in the manifest. */
 typedef struct {
   const gf_value *values;
   int count;
@@ -53,7 +53,7 @@ int gf_program_train(char *arena, void *const *state, const void *const *inputs,
 int gf_program_gradients(char *arena, void *const *state, const void *const *inputs, float *loss,
                          void *const *gradients);
 int gf_program_predict(char *arena, void *const *state, const void *const *inputs, void *const *outputs);
-/* Only where GF_FEATURES is defined: the step cut behind its frozen prefix. */
+/* Only where GF_FEATURES is defined: the step cut after its frozen prefix. */
 int gf_program_features(char *arena, void *const *state, const void *const *inputs, void *const *features);
 int gf_program_train_features(char *arena, void *const *state, const void *const *inputs, const float *lr,
                               float *loss);

@@ -181,8 +181,8 @@ GF_API int gf_step_predict(gf_step *step, const void *const *inputs, void *const
 GF_API int gf_step_features(gf_step *step, const void *const *inputs, void *const *features);
 GF_API int gf_step_train_features(gf_step *step, const void *const *inputs, float lr, float *loss);
 
-/* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch a thread. On a GPU
- * also room for the largest call's inputs and results. */
+/* What gf_step_create allocates, beside tables of a few kilobytes: the arena, the state, and scratch per thread. On a
+ * GPU also room for the largest call's inputs and results. */
 GF_API size_t gf_step_arena_bytes(void);
 GF_API size_t gf_step_state_bytes(void);
 GF_API size_t gf_step_scratch_bytes(void);

@@ -153,7 +153,7 @@ class Step:
         seed: int | None = None,
         channels: Mapping[str, Any] | None = None,
     ) -> float:
-        """`train` on what `features` gave for the samples: only the part behind the frozen one is computed."""
+        """`train` on what `features` gave for the samples: only the part after the frozen one is computed."""
         self._features("train_features")
         rate = self._lr if lr is None else _learning_rate(lr)
         with self._lock:

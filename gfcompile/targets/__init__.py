@@ -1,4 +1,4 @@
-"""Boards as data: one TOML a machine, read into a frozen `Target`."""
+"""Boards as data: one TOML per machine, read into a frozen `Target`."""
 
 from gfcompile.targets.gpu import ARCHS, Gpu
 from gfcompile.targets.host import explain_foreign

@@ -29,8 +29,8 @@ class Gpu:
 
 
 # NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability":
-# registers a block, shared KiB a multiprocessor, threads and blocks resident on one. In all of them a multiprocessor
-# has 64 Ki registers and a block 48 KiB of static shared memory.
+# registers per block, shared KiB per multiprocessor, threads and blocks resident on one. In all of them a
+# multiprocessor has 64 Ki registers and a block 48 KiB of static shared memory.
 _LIMITS = {
     "sm_53": (32 * KIB, 64, 2048, 32),
     "sm_60": (64 * KIB, 64, 2048, 32),

@@ -194,7 +194,7 @@ def _work(connection: Connection, recipe: Recipe) -> None:
 
 
 class _Builder:
-    """What a worker remembers: the references, one a function."""
+    """What a worker remembers: the references, one per function."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe

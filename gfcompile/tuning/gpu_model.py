@@ -90,7 +90,7 @@ def count(part: tirx.PrimFunc) -> Counts:
 def estimate_seconds(
     parts: Iterable[Counts], usages: Iterable[Usage], gpu: Gpu, peak: float, bandwidth: float
 ) -> float:
-    """Of one run, by the model; `peak` in floating-point operations a second, `bandwidth` in bytes."""
+    """Of one run, by the model; `peak` in floating-point operations per second, `bandwidth` in bytes."""
     return sum(_seconds(part, usage, gpu, peak, bandwidth) for part, usage in zip(parts, usages, strict=True))
 
 

@@ -34,7 +34,7 @@ NOTE = (
 )
 _REFUSALS = (ContractError, RuntimeError, ValueError, TypeError, LookupError)  # ours, and the classes of TVM's
 _ROUNDS = 3  # each around the best of the one before
-_MOST = 48  # candidates a round
+_MOST = 48  # candidates per round
 _MODEL = "static model 1"  # grows when its scores change their meaning
 
 

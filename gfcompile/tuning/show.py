@@ -11,7 +11,7 @@ from gfcompile.codegen.tuned.record import EMULATED, KINDS, MEASURED, Record
 from gfcompile.report.summary import text_table
 from gfcompile.report.tuning import in_words
 
-COLUMNS = ("kernel", "template", "trials", "failures", "times as fast", "seconds a run", "kind", "decisions")
+COLUMNS = ("kernel", "template", "trials", "failures", "times as fast", "seconds per run", "kind", "decisions")
 NOTE = (
     "emulated: it gave the right result in an emulator, whose speed is not the machine's: no time is shown, and the"
     " compiler does not use it"
@@ -19,7 +19,7 @@ NOTE = (
 
 
 def show_text(database: Database) -> str:
-    """A table a target, of the trials of these versions; then totals, and the lines that could not be read."""
+    """One table per target, of the trials of these versions; then totals, and the lines that could not be read."""
     current = [record for record in database.records if record.versions == versions()]
     parts = [_table(database, current, target) for target in sorted({record.target for record in current})]
     if any(record.kind == EMULATED for record in current):

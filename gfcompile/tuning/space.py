@@ -41,7 +41,7 @@ _TRIED = {
     "matmul": ("matmul", "rest"),
     "rest": ("rest",),
 }
-_MOST_SCRATCH = 16 << 20  # bytes a thread
+_MOST_SCRATCH = 16 << 20  # bytes per thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def draw(function: tirx.PrimFunc, target: Target, candidate: Candidate) -> Drawn
     (choices,) = found
     scheduled = finish(sch, function)
     if target.kind == "cpu" and find_workspace(scheduled).each > _MOST_SCRATCH:
-        raise ScheduleError(f"{candidate.template}: more than {_MOST_SCRATCH >> 20} MB of scratch a thread")
+        raise ScheduleError(f"{candidate.template}: more than {_MOST_SCRATCH >> 20} MB of scratch per thread")
     return Drawn(Candidate(candidate.template, dict(choices.decisions)), choices.options, scheduled)
 
 

@@ -45,7 +45,7 @@ class Measurement:
     """`error` is max |candidate - reference| / max |reference|, of the worst output."""
 
     error: float
-    seconds: tuple[float, ...]  # of the candidate, a run, one a turn
+    seconds: tuple[float, ...]  # of the candidate, per run, one per turn
     reference: tuple[float, ...]  # of the untuned kernel, in turn with it
 
 

@@ -1,6 +1,6 @@
 """The compiled step against PyTorch eager: logits, loss, gradients, and one update.
 
-Gradients are compared with the traced step after the filter pass, run in plain PyTorch; those of layers behind the
+Gradients are compared with the traced step after the filter pass, run in plain PyTorch; those of layers after the
 last filtered one are untouched by filtering and are compared with autograd itself. The error of a check is the middle
 one over the batches: a ReLU whose input is within rounding of zero may fall to the other side in one batch; a wrong
 kernel is wrong in all.
@@ -91,7 +91,7 @@ def verify(
     errors: dict[tuple[str, str], list[float]] = {}
     for number, (x, y) in enumerate(batches, 1):
         progress(f"comparing batch {number}/{len(batches)}")
-        with RuntimeStep(artifact) as step:  # a fresh one a batch: training changes it
+        with RuntimeStep(artifact) as step:  # a fresh one per batch: training changes it
             for key, error in reference.compare(step, x, y):
                 errors.setdefault(key, []).append(error)
     tolerance = TOLERANCES[manifest["batchnorm"]]

@@ -37,7 +37,7 @@ def conv_head() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def normed() -> tuple[nn.Module, Tensor, Tensor]:
-    """Convolutions `body.0`, `body.3` and `body.6`, a batch norm behind each."""
+    """Convolutions `body.0`, `body.3` and `body.6`, a batch norm after each."""
     with _seeded():
         body = nn.Sequential()
         for inputs in (2, 4, 4):
@@ -99,7 +99,7 @@ def tied() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 class Again(nn.Module):
-    """One convolution before and behind another."""
+    """One convolution before and after another."""
 
     def __init__(self) -> None:
         super().__init__()

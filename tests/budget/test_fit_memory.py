@@ -105,7 +105,7 @@ def layer(name: str, inputs: int, outputs: int, edge: int) -> Layer:
     return Layer(name, "conv", (kernel,), geometry, kernel=kernel, weights=inputs * outputs)
 
 
-# where `heavy` is trained, most of the 2 % are its weights, and little is drawn of the large images behind it
+# where `heavy` is trained, most of the 2 % are its weights, and little is drawn of the large images after it
 HEAVY = [layer("heavy", 100, 1000, 1), layer("middle", 100, 100, 10), layer("last", 100, 100, 10)]
 HEAVY += [Layer("fc", "linear", ("fc.weight",))]
 MASK = 50

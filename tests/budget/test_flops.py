@@ -89,7 +89,7 @@ def chosen(planner: Planner, offers: Sequence[Offer]) -> dict[str, Choice]:
 
 
 def flops_of(planner: Planner, offers: Sequence[Offer]) -> int:
-    """By the definition of an offer: nothing before the first trained layer costs, all behind it pass."""
+    """By the definition of an offer: nothing before the first trained layer costs, all after it pass."""
     first = next((index for index, offer in enumerate(offers) if offer.trains), len(offers))
     costs = [offers[first].first, *(offer.passing for offer in offers[first + 1 :])] if first < len(offers) else []
     return planner.prices.base[1] + sum(flops for _, flops in costs)

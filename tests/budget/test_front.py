@@ -27,7 +27,7 @@ def random_layers(rng: random.Random, count: int) -> list[list[Offer]]:
 
 
 def every_plan(layers: list[list[Offer]]) -> list[tuple[int, int, int]]:
-    """Bytes, FLOPs and points of all assignments: nothing before the first trained layer costs, all behind it pass."""
+    """Bytes, FLOPs and points of all assignments: nothing before the first trained layer costs, all after it pass."""
     found = []
     for plan in itertools.product(*layers):
         trained = [index for index, offer in enumerate(plan) if offer.trains]

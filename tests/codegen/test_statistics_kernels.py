@@ -23,7 +23,7 @@ GRIDS: dict[str, tuple[Axis, Axis]] = {
     "even": ((3, 3, 0, 0, 9), (5, 2, 0, 0, 10)),
     "overhang": ((5, 2, -1, 0, 9), (3, 4, -1, 0, 10)),
     "clipped": ((2, 4, 1, 2, 7), (2, 6, -3, 1, 8)),
-    "beside": ((5, 3, -6, 0, 9), (4, 4, 0, 0, 10)),  # patches before and behind the map hold no pixel
+    "beside": ((5, 3, -6, 0, 9), (4, 4, 0, 0, 10)),  # patches before and after the map hold no pixel
     "nothing": ((2, 3, 12, 0, 9), (2, 4, 0, 0, 10)),  # no patch holds one
     "whole": ((1, 9, 0, 0, 9), (1, 10, 0, 0, 10)),
     "larger": ((1, 20, -5, 0, 9), (1, 20, -5, 0, 10)),
@@ -126,7 +126,7 @@ def test_regrid_of_one_patch(grid: str) -> None:
     ("coarse", "fine"),
     [
         ((2, 6, -3, 1, 8), (6, 2, -3, 1, 8)),  # clipped alike
-        ((2, 6, -3, 0, 9), (5, 3, -6, 0, 9)),  # the fine grid reaches further, before and behind
+        ((2, 6, -3, 0, 9), (5, 3, -6, 0, 9)),  # the fine grid reaches further, before and after
         ((1, 4, 2, 0, 9), (5, 2, 0, 0, 9)),  # the coarse one does not cover the map
         ((2, 4, 0, 0, 6), (4, 2, 0, 0, 9)),  # it ends inside the map: [6, 8) lies in none
         ((2, 4, 0, 2, 9), (4, 2, 0, 0, 9)),  # it begins inside the map: [0, 2) lies in none

@@ -22,7 +22,7 @@ ROUNDING = 1e-6  # a handful of float32 operations on either side
 SGD = {"momentum": 0.9, "weight_decay": 0.1, "lr_factor": 0.5}
 ADAM = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "lr_factor": 0.5}
 RMSPROP = {"alpha": 0.9, "eps": 1e-8, "weight_decay": 0.1, "lr_factor": 0.5}
-# kernel, tensors of state, which of them are means of squares, scalars behind the gradient, settings
+# kernel, tensors of state, which of them are means of squares, scalars after the gradient, settings
 CASES: dict[str, tuple[str, int, tuple[int, ...], tuple[float | None, ...], dict[str, Any]]] = {
     "plain": ("sgd_update_plain", 0, (), (0.5,), {"weight_decay": 0.1, "lr_factor": 0.5}),
     "momentum": ("sgd_update", 1, (), (0.5, None), {**SGD, "nesterov": False}),

@@ -100,7 +100,7 @@ def test_epilogue_is_part_of_the_kernel(size: int) -> None:
 
 
 def test_two_readers_of_the_result() -> None:
-    """What is not one element-wise block behind the convolution is scheduled for itself."""
+    """What is not one element-wise block after the convolution is scheduled for itself."""
 
     def body(builder, x, u):
         y = builder.emit_te(lambda x, u: kernels.winograd_conv2d(x, u, (1, 1), 4), x, u, primfunc_name_hint="winograd")

@@ -1,4 +1,4 @@
-// Does what a table says, so that a test can make up kernels: for each block, phase and thread an operation, and behind
+// Does what a table says, so that a test can make up kernels: for each block, phase and thread an operation, and after
 // each phase a barrier or none. An operation is 0 or 1 + kind + 4 * place; kinds: read, write, and the same of one byte.
 extern "C" __global__ void __launch_bounds__(64) accesses(int* __restrict__ operations, int* __restrict__ barriers, float* __restrict__ words, float* __restrict__ sums) {
   __shared__ float shared_words[4];

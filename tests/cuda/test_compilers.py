@@ -83,7 +83,7 @@ def test_occupancy(arch: str, registers: int, shared: int, threads: int, expecte
 
 def test_a_block_that_no_multiprocessor_takes() -> None:
     launch = Launch("wide", (1, 1, 1), (512, 1, 1), (0,))
-    with pytest.raises(ContractError, match=r"^'wide' takes 33280 registers a block, sm_53 has 32768$"):
+    with pytest.raises(ContractError, match=r"^'wide' takes 33280 registers per block, sm_53 has 32768$"):
         ptxas.make_usages({"wide": (65, 0, 0)}, [launch], make_gpu("sm_53", 1))
     assert ptxas.make_usages({"wide": (64, 0, 0)}, [launch], make_gpu("sm_53", 1))[0].occupancy == 0.5
     with pytest.raises(ContractError, match=r"^ptxas says nothing of 'wide'$"):

@@ -93,7 +93,7 @@ def test_copies_only_at_the_door(board: Board, tmp_path: Path) -> None:
     log = tmp_path / "log"
     board.run("create", "train", "train", "predict", "gradients", "features", "train_features", "destroy", log=log)
     calls = read_log(log)
-    steps = calls[calls.index("upload 16") + 2 : calls.index("cuMemFree_v2")]  # behind the last tensor of the state
+    steps = calls[calls.index("upload 16") + 2 : calls.index("cuMemFree_v2")]  # after the last tensor of the state
     assert steps == [
         *TRAIN,
         *TRAIN,
@@ -269,7 +269,7 @@ def test_an_old_driver(board: Board, tmp_path: Path) -> None:
 def test_a_forked_child_is_told(board: Board, tmp_path: Path) -> None:
     log = tmp_path / "log"
     text = (
-        "this process was made by fork() behind the first gf_step_create, and CUDA does not live on in a child; create"
+        "this process was made by fork() after the first gf_step_create, and CUDA does not live on in a child; create"
         " steps in the child only, or start a new process"
     )
     calls = ("create", "fork:train", "fork:create", "fork:state", "fork:destroy", "train", "destroy", "fork:create")

@@ -195,7 +195,7 @@ def test_reductions_that_threads_cannot_share(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [100, 1000])
 def test_whole_warps_sum_together(tmp_path: Path, length: int) -> None:
-    """From sm_70 on lanes of a warp go their own ways behind a branch; a shuffle must name those it waits for."""
+    """From sm_70 on lanes of a warp go their own ways after a branch; a shuffle must name those it waits for."""
     k = te.reduce_axis((0, length))
     function = kernel(lambda x: te.compute((3,), lambda i: te.sum(x[i, k], axis=[k])), (3, length))
     emulated = Emulated({"sum": function}, ORIN, tmp_path)

@@ -151,7 +151,7 @@ def test_a_batch_of_which_nothing_counts(folder: Path) -> None:
     [
         (
             nn.CrossEntropyLoss(weight=torch.ones(4)),
-            "loss: 'cross_entropy' has 4 weights for 3 classes; give one a class",
+            "loss: 'cross_entropy' has 4 weights for 3 classes; give one per class",
         ),
         (
             lambda output, target: output,

@@ -113,7 +113,7 @@ def test_features_are_of_the_sample_alone(artifact: Path) -> None:
 
 
 class TwoInputs(nn.Module):
-    """The second input joins behind the trained convolution."""
+    """The second input joins after the trained convolution."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -252,7 +252,7 @@ def test_a_loss_in_the_working_directory(tmp_path, monkeypatch):
         ),
         (
             {"name": "cross_entropy", "weight": [1, "a"]},
-            "loss: cross_entropy: weight '[1, 'a']' must be numbers, one a class",
+            "loss: cross_entropy: weight '[1, 'a']' must be numbers, one per class",
         ),
         (
             "cross_entropy:weight=1/-2",
@@ -282,7 +282,7 @@ def test_refusals(spec, text):
 def test_weights_that_do_not_fit_the_output():
     loss = resolve_loss("cross_entropy:weight=1/2")
     assert text_of(lambda: loss.apply(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.ones(2))) == (
-        "loss: 'cross_entropy' has 2 weights for 3 classes; give one a class"
+        "loss: 'cross_entropy' has 2 weights for 3 classes; give one per class"
     )
     loss = resolve_loss("bce_with_logits:pos_weight=1/2")
     message = text_of(lambda: loss.apply(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2)))

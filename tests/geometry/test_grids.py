@@ -77,7 +77,7 @@ def test_parents(case):
         (Windows(3, 3, 0, 0, 8), Windows(2, 4, 0, 0, 8), None),  # [3, 6) straddles 4
         (Windows(3, 3, 0, 0, 8), Windows(1, 4, 0, 0, 8), None),  # half of [3, 6) lies in no coarse patch
         (Windows(4, 2, 0, 0, 8), Windows(1, 4, 0, 0, 8), [0, 0, NOWHERE, NOWHERE]),
-        (Windows(4, 2, 4, 0, 8), Windows(2, 4, 0, 0, 8), [1, 1, NOWHERE, NOWHERE]),  # empty ones behind the image
+        (Windows(4, 2, 4, 0, 8), Windows(2, 4, 0, 0, 8), [1, 1, NOWHERE, NOWHERE]),  # empty ones after the image
         (Windows(2, 2, -4, 0, 8), Windows(2, 4, 0, 0, 8), [NOWHERE, NOWHERE]),  # and before it
         (Windows(2, 4, 0, 0, 8), Windows(4, 2, 0, 0, 8), None),  # a coarse patch has no parent among fine ones
         (Windows(2, 4, 0, 0, 2), Windows(4, 2, 0, 0, 8), [0, NOWHERE]),  # unless it is clipped to one of them

@@ -83,7 +83,7 @@ def test_kernels_of_one_tap_have_no_other_component() -> None:
 
 
 class Kernels(nn.Module):
-    """A pointwise stem and one depthwise layer of a given kernel, behind it a loss that is smooth over the map."""
+    """A pointwise stem and one depthwise layer of a given kernel, after it a loss that is smooth over the map."""
 
     def __init__(self, kernel: list[list[float]]) -> None:
         super().__init__()

@@ -258,7 +258,7 @@ def counted(masks: list[np.ndarray], wanted: list[bool], rows: list[int], cols: 
 
 GRIDS = {
     "clipped": ([3, 2, -1, 0, 5], [2, 4, 0, 1, 7]),
-    "beside": ([4, 2, -4, 0, 5], [3, 4, 0, 0, 7]),  # two empty patches before the map, one behind it
+    "beside": ([4, 2, -4, 0, 5], [3, 4, 0, 0, 7]),  # two empty patches before the map, one after it
     "partial": ([1, 3, 1, 0, 5], [2, 2, 3, 0, 7]),  # most of the map lies in no patch
     "whole": ([1, 5, 0, 0, 5], [1, 7, 0, 0, 7]),
     "larger": ([1, 20, -7, 0, 5], [1, 20, -6, 0, 7]),  # r larger than the map

@@ -104,7 +104,7 @@ def replace_target(analysis: Analysis, target: Target) -> Any:
 def test_it_is_always_named(report: Report) -> None:
     line = estimate_line(report.estimate)
     assert line.startswith("estimate (roofline, no measurement): about ")
-    assert " a step on rpi4; most in stem.0 forward " in line
+    assert " per step on rpi4; most in stem.0 forward " in line
     assert line in head_text(report, None, is_foreign=True).splitlines()
     assert "\nestimate (roofline, no measurement) by layer:\nlayer " in summary_text(report)
     page = render_page(report)

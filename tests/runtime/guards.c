@@ -1,4 +1,4 @@
-/* gf_guard.h for test_guards.py. Call 0 makes `a`, call 1 makes `b` over it, call 2 makes `c` behind their guard. */
+/* gf_guard.h for test_guards.py. Call 0 makes `a`, call 1 makes `b` over it, call 2 makes `c` after their guard. */
 #include "gf_guard.h"
 
 #include "gf_step.h"

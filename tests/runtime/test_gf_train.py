@@ -193,7 +193,7 @@ ERRORS: list[tuple[list[str], int, str]] = [
     (["--data", "x.npy", "--labels", "y.npy", "--mean", "1,,2"], 2, "--mean '1,,2': must be numbers separated by"
      " commas"),
     (["--data", "x.npy", "--labels", "y.npy", "--mean", "1,2,3"], 2, "--mean or --std: 3 values, but the step takes 2"
-     " channels; give one, or one a channel"),
+     " channels; give one, or one per channel"),
     (["--data", "x.npy", "--labels", "y.npy", "--std", "0"], 2, "--std: must be more than 0"),
     (["--data", "x.npy", "--labels", "y.npy", "--eval-data", "x.npy"], 2, "--eval-data and --eval-labels: give both,"
      " or none"),

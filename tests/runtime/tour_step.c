@@ -27,7 +27,7 @@ static void meet_errors(const arrays *inputs) {
                "gf_step_gradients: the step or its inputs are NULL");
   expect_error(gf.gf_step_predict(steps[0], NULL, NULL), "gf_step_predict: the step or its inputs are NULL");
   expect(gf.gf_step_tensor(steps[0], -1) == NULL, "there is no tensor -1");
-  expect(gf.gf_step_tensor_bytes(gf.gf_step_tensor_count()) == 0, "there is no tensor behind the last");
+  expect(gf.gf_step_tensor_bytes(gf.gf_step_tensor_count()) == 0, "there is no tensor after the last");
   gf.gf_step_destroy(NULL);
 }
 

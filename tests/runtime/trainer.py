@@ -48,7 +48,7 @@ def options(tmp_path: Path, *more: str | Path) -> list[str | Path]:
 def start_endless(
     artifact: Path, words: Sequence[str | Path], hang_up: signal.Handlers = signal.SIG_DFL
 ) -> subprocess.Popen[str]:
-    """gf-train behind its tenth step, with this disposition of SIGHUP: these tests may run under nohup themselves."""
+    """gf-train after its tenth step, with this disposition of SIGHUP: these tests may run under nohup themselves."""
     process = subprocess.Popen(
         [artifact / "gf-train", *map(str, words), "--epochs", "1000000000", "--progress", "0"],
         stdout=subprocess.PIPE,

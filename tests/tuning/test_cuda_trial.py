@@ -181,7 +181,7 @@ def test_what_ptxas_refuses_is_no_trial(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(TrialFailed, match=r"^the candidate cannot be built: ptxas spills 48 bytes of its registers$"):
         build_here(scaled(2.0), schedule(scaled(2.0), HERE), tmp_path)
     monkeypatch.setattr(module, "assemble", count(200, 0))
-    with pytest.raises(TrialFailed, match=r"takes 51200 registers a block, sm_53 has 32768$"):
+    with pytest.raises(TrialFailed, match=r"takes 51200 registers per block, sm_53 has 32768$"):
         build_here(scaled(2.0), schedule(scaled(2.0), HERE), tmp_path)
 
 

@@ -166,7 +166,7 @@ def test_one_that_spills_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPa
     failures = {record.failure for record in database.records if record.failure}
     assert failures == {
         "ptxas spills 96 bytes of registers (255 are in use)",
-        "'candidate_3_0_kernel' takes 38400 registers a block, sm_53 has 32768",
+        "'candidate_3_0_kernel' takes 38400 registers per block, sm_53 has 32768",
     }
     assert all(record.score is None for record in database.records if record.failure)
 

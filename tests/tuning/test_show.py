@@ -36,18 +36,18 @@ def test_all_that_is_shown() -> None:
         show_text(Database(records=records, problems=problems))
         == f"""\
 {BOARD}
-kernel  template  trials  failures  times as fast  seconds a run  kind      decisions
-------  --------  ------  --------  -------------  -------------  --------  ----------------------------
-conv    conv      1       0         1.25 ± 0.05    -              emulated  tile 4x8, unroll 2, order nk
-mixed   conv      2       0         1.50 ± 0.05    1.23 ms        measured  tile 4x8, unroll 2, order nk
+kernel  template  trials  failures  times as fast  seconds per run  kind      decisions
+------  --------  ------  --------  -------------  ---------------  --------  ----------------------------
+conv    conv      1       0         1.25 ± 0.05    -                emulated  tile 4x8, unroll 2, order nk
+mixed   conv      2       0         1.50 ± 0.05    1.23 ms          measured  tile 4x8, unroll 2, order nk
 
 {TARGET}
-kernel  template     trials  failures  times as fast  seconds a run  kind              decisions
-------  -----------  ------  --------  -------------  -------------  ----------------  ----------------------------
-add     elementwise  1       0         1.10 ± 0.02    42.00 µs       measured          as proposed
-conv    conv         2       1         2.00 ± 0.05    1.23 ms        measured          tile 4x8, unroll 2, order nk
-long    conv         1       0         2.00 ± 0.05    1.50 s         measured          width 16
-slow    conv         2       0         -              -              measured, ranked  none was faster
+kernel  template     trials  failures  times as fast  seconds per run  kind              decisions
+------  -----------  ------  --------  -------------  ---------------  ----------------  ----------------------------
+add     elementwise  1       0         1.10 ± 0.02    42.00 µs         measured          as proposed
+conv    conv         2       1         2.00 ± 0.05    1.23 ms          measured          tile 4x8, unroll 2, order nk
+long    conv         1       0         2.00 ± 0.05    1.50 s           measured          width 16
+slow    conv         2       0         -              -                measured, ranked  none was faster
 
 {NOTE}
 

@@ -117,7 +117,7 @@ def test_every_template_that_asks_has_an_example() -> None:
         assert list_templates(function, NATIVE)[0].candidate.template == name.partition("-")[0]
     assert {(name, drawn.candidate.template) for name, drawn in SPACES} >= {("conv", "gemm"), ("outer", "gemm")}
     tried = [one for name, drawn in SPACES for one in some_of(KERNELS[name], drawn)]
-    asked = {name.partition(" ")[0] for one in tried for name in one.options}  # a sum's have its place behind them
+    asked = {name.partition(" ")[0] for one in tried for name in one.options}  # a sum's have its place after them
     assert asked == {"block", "lanes", "tile", "order", "padding", "rows", "parts", "slice", "tasks", "turns"}
 
 
@@ -237,6 +237,6 @@ def test_a_candidate_that_takes_too_much_scratch_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(space, "_MOST_SCRATCH", needed)
     draw(function, NATIVE, Candidate("winograd"))
     monkeypatch.setattr(space, "_MOST_SCRATCH", needed - 1)
-    with pytest.raises(ScheduleError, match=r"^winograd: more than 0 MB of scratch a thread$"):
+    with pytest.raises(ScheduleError, match=r"^winograd: more than 0 MB of scratch per thread$"):
         draw(function, NATIVE, Candidate("winograd"))
     assert list_templates(function, NATIVE) == []

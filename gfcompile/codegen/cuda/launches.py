@@ -43,7 +43,7 @@ class Launch:
 class Nests:
     """A function cut at its root: `parts` with one thread-bound nest each, all over the same `buffers`.
 
-    `buffers` are the function's parameters and, behind them, the intermediates in global memory that its parts hand
+    `buffers` are the function's parameters and, after them, the intermediates in global memory that its parts hand
     to each other; these lie at `offsets` of a workspace.
     """
 
@@ -116,7 +116,7 @@ def _with_whole_masks(source: str) -> str:
     """Shuffles wait for all lanes of their warp, by their masks.
 
     TVM's preamble takes the mask off below sm_70; PTX without it would not run on anything later. Its kernels ask for
-    `__activemask()` behind branches, where from sm_70 on it may miss lanes that are on their way: a sum would lack
+    `__activemask()` after branches, where from sm_70 on it may miss lanes that are on their way: a sum would lack
     their parts. Schedules let whole warps sum together, so the mask is known.
     """
     kept = re.sub(r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ < 700\)\n.*?#endif\n", "", source, flags=re.DOTALL)

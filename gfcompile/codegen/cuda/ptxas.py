@@ -72,7 +72,7 @@ def make_usages(counted: Mapping[str, tuple[int, int, int]], launches: list[Laun
         threads = prod(launch.block)
         taken, there = registers * threads, gpu.registers_per_block
         if taken > there:
-            raise ContractError(f"'{launch.kernel}' takes {taken} registers a block, {gpu.arch} has {there}")
+            raise ContractError(f"'{launch.kernel}' takes {taken} registers per block, {gpu.arch} has {there}")
         share = occupancy(registers, shared, threads, gpu)
         usages.append(Usage(launch.kernel, registers, shared, spilled, threads, prod(launch.grid), share))
     return usages

@@ -1,4 +1,4 @@
-"""The C between the driver and the GPU: a function a kernel of the program, which launches its parts in order."""
+"""The C between the driver and the GPU: one function per kernel of the program, which launches its parts in order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_stubs(stubs: Mapping[str, Stub], images: Sequence[Image]) -> str:
 
 
 def _embed(name: str, image: Image) -> list[str]:
-    """The file's bytes behind a symbol; the assembler reads it, so no compiler has to parse numbers."""
+    """The file's bytes under a symbol; the assembler reads it, so no compiler has to parse numbers."""
     terminator = "\\n.byte 0" if image.is_ptx else ""
     return [
         f'__asm__(".section .rodata\\n.balign 64\\n{name}:\\n.incbin \\"{image.path}\\"{terminator}\\n.previous");',

@@ -77,7 +77,7 @@ def _shifted(g: te.Tensor, kernel: Pair, taps: Pair) -> Any:
 def channel_mix_weight(
     g: te.Tensor, x_tilde: te.Tensor, groups: int, kernel: Pair, kb: int, depthwise: bool = False
 ) -> te.Tensor:
-    """g [N,P,Q,Co], x_tilde [N,P,Q,Ci] -> gw packed [Co/kb,kh,kw,Ci/groups,kb] (or [kh,kw,1,C]), one value a tap.
+    """g [N,P,Q,Co], x_tilde [N,P,Q,Ci] -> gw packed [Co/kb,kh,kw,Ci/groups,kb] (or [kh,kw,1,C]), one value per tap.
 
     gw[co,ci,u,v] = sum over n, P, Q of g[n,P,Q,co] * x_tilde[n,P,Q,ci].
     """

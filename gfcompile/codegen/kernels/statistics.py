@@ -58,7 +58,7 @@ def packed_mask_count(
 
 
 def pack_mask(mask: te.Tensor) -> te.Tensor:
-    """Eight elements a byte, in the order of memory."""
+    """Eight elements per byte, in the order of memory."""
     shape = tuple(int(d) for d in mask.shape)
     size = 1
     for extent in shape:

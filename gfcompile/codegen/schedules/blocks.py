@@ -205,7 +205,7 @@ def _is(index: Any, var: tirx.Var) -> bool:
 
 
 def has_axis_loops(sch: Schedule, block: Block) -> bool:
-    """Whether the block's loops are still one an axis."""
+    """Whether the block's loops are still one per axis."""
     try:
         axis_loops(sch, block)
     except ScheduleError:
@@ -214,7 +214,7 @@ def has_axis_loops(sch: Schedule, block: Block) -> bool:
 
 
 def axis_loops(sch: Schedule, block: Block) -> list[LoopRV]:
-    """The loop of every axis, in the block's order; a ScheduleError where they are not one an axis."""
+    """The loop of every axis, in the block's order; a ScheduleError where they are not one per axis."""
     loops = sch.get_loops(block.rv)
     if len(loops) != len(block.kinds) or not loops:
         raise ScheduleError(f"{block.name}: {len(loops)} loops for {len(block.kinds)} axes")

@@ -35,7 +35,7 @@ def apply(sch: Schedule, target: Target, choices: Choices) -> bool:
     _, lane = sch.split(reduce[-1], [None, target.lanes])
     partial = factor(sch, lane, axes, anchor.name).rv
     anchor, tail = bring_tail(sch, find_block(sch, anchor.name))
-    # choose_tile's "vectors" are columns here: each row and each column costs one vector load a step
+    # choose_tile's "vectors" are columns here: each row and each column costs one vector load per step
     rows = list(range(axes - 2, -1, -1))[:2]
     tile = pick_tile(choices, extents, 1, rows, target, choose_tile(extents, 1, rows, target))
     outer, inner = open_tile(sch, tail, tile)

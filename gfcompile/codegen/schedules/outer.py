@@ -94,7 +94,7 @@ def _is_one_slice(reduce: list[int]) -> bool:
 
 
 def slice_rows(reduce: list[int], most: int = _SLICE) -> tuple[int, int] | None:
-    """(axis, rows of it in a slice), all axes behind it whole; None for few rows, or where no slice is small."""
+    """(axis, rows of it in a slice), all axes after it whole; None for few rows, or where no slice is small."""
     if _is_one_slice(reduce):
         return (0, reduce[0]) if prod(reduce) >= _FEW_ROWS else None
     count = 1
@@ -182,7 +182,7 @@ def _arrange_slice(
     for pack, wide in zip(packs, widths, strict=True):
         _arrange_pack(sch, pack, at, wide, outer.width)
     space, reduce = split_axes(partial, sch.get_loops(partial.rv)[-len(partial.kinds) :])
-    rows = outer.rows + len(space) - len(outer.anchor.spatial)  # behind the axis of slices, where there is one
+    rows = outer.rows + len(space) - len(outer.anchor.spatial)  # after the axis of slices, where there is one
     lines, line = sch.split(space[rows], [None, tile.sizes[0]])
     vectors, vector, lane = sch.split(space[-1], [None, tile.sizes[1] // tile.width, tile.width])
     others = [loop for axis, loop in enumerate(space[:-1]) if axis != rows]

@@ -40,10 +40,10 @@ def accumulators(target: Target) -> int:
 
 
 def cycles_a_product(rows: int, vectors: int, target: Target) -> float:
-    """Cycles a multiply-add of a tile of `rows` by `vectors`: every step loads one value a row and all the vectors.
+    """Cycles per multiply-add of a tile of `rows` by `vectors`: every step loads one value per row and all the vectors.
 
     Out of order, loads run beside the multiply-adds: two of each start in a cycle, and a sum waits four for its last.
-    In order (Cortex-A53: one multiply-add a cycle, a sum waits eight) a load is never started together with a
+    In order (Cortex-A53: one multiply-add per cycle, a sum waits eight) a load is never started together with a
     multiply-add, and one of a whole vector takes two cycles: what counts is how few loads a multiply-add needs.
     """
     total = rows * vectors
@@ -97,7 +97,7 @@ def choose_tile(
     most_vectors: int = 8,
     most: int | None = None,
 ) -> Tile:
-    """The tile with the least cycles a multiply-add; `rows` are the axes to tile beside the last, preferred first.
+    """The tile with the least cycles per multiply-add; `rows` are the axes to tile beside the last, preferred first.
 
     Every size divides its axis, so no edge is left. `most` is how many accumulators it may have, if fewer than usual.
     """
@@ -117,7 +117,7 @@ def list_tiles(
             if count * vectors > budget:
                 continue
             cycles = cycles_a_product(count, vectors, target)
-            # ties: two vectors a row is what one packed block holds; then long rows of the preferred axis
+            # ties: two vectors per row is what one packed block holds; then long rows of the preferred axis
             cost = (round(cycles, 3), abs(vectors - 2), *(-size for size in sizes))
             tile = [1] * len(extents)
             tile[-1] = vectors * width

@@ -51,7 +51,7 @@ class Database:
         return database
 
     def add(self, record: Record) -> None:
-        """On disk when this returns, behind whatever others have added."""
+        """On disk when this returns, after whatever others have added."""
         line = write_record(record)
         if self.path is not None:
             with writing(self.path):

@@ -1,4 +1,4 @@
-"""Translations of ATen operators, a theme a file. A new operator is one decorated function in one of them."""
+"""Translations of ATen operators, one file per theme. A new operator is one decorated function in one of them."""
 
 from gfcompile.export.aten import (
     convolution,

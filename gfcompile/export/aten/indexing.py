@@ -184,7 +184,7 @@ def _memory(to: Emitter, x: Value) -> str:
 
 
 def _strided_index(to: Emitter, size: Sequence[int], stride: Sequence[int], offset: int) -> str:
-    """offset + sum of i*stride over the axes, from one short vector an axis."""
+    """offset + sum of i*stride over the axes, from one short vector per axis."""
     total = to.filled(size, offset, torch.int64)
     for axis, (length, pace) in enumerate(zip(size, stride, strict=True)):
         along = np.arange(length, dtype=np.int64) * pace

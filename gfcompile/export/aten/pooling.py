@@ -38,7 +38,7 @@ class Pool:
 
     @property
     def after(self) -> list[int]:
-        """Padding behind the last row that the windows need; with it there is no ceil mode, on which tools differ."""
+        """Padding after the last row that the windows need; with it there is no ceil mode, on which tools differ."""
         reach = [
             (n - 1) * s + d * (k - 1) + 1
             for n, s, d, k in zip(self.pooled, self.stride, self.dilation, self.kernel, strict=True)

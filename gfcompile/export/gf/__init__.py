@@ -1,4 +1,4 @@
-"""Bodies of the gf operators in standard ONNX, a theme a file."""
+"""Bodies of the gf operators in standard ONNX, one file per theme."""
 
 from gfcompile.export.gf import channels, convolution, mixing, moves, patches, pooling, statistics, update, winograd
 from gfcompile.export.table import Table

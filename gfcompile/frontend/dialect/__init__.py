@@ -19,7 +19,7 @@ DIALECT = {**FORMULAS, **RESIZING, **DIMENSIONS, **SAMPLING}
 
 
 def speak_dialect(body: fx.GraphModule, seed: fx.Node | None = None) -> None:
-    """Replace the operators of an exported graph in place. Random numbers come from `seed`, a stream an operator."""
+    """Replace the operators of an exported graph in place. Random numbers come from `seed`, one stream per operator."""
     stream = 0
     for node in list(body.graph.nodes):
         if node.op != "call_function":

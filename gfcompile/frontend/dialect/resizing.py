@@ -1,4 +1,4 @@
-"""Resizing and the padding modes: one sparse map an axis (`axis_maps`)."""
+"""Resizing and the padding modes: one sparse map per axis (`axis_maps`)."""
 
 from __future__ import annotations
 

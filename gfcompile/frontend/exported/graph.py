@@ -111,7 +111,7 @@ class GraphReader:
                 refuse_without_trust(self._path, f"takes a '{kind}', which is not a tensor")
 
     def _read_results(self, outputs: list[Any], specs: list[Any]) -> list[Any]:
-        """What the user gets; a buffer's new value is copied into it."""
+        """The user's outputs; a buffer's new value is copied into it."""
         results = []
         for value, spec in zip(outputs, specs, strict=True):
             ((kind, about),) = spec.items()

@@ -60,7 +60,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 
 
 def _check_statistics(input: Tensor, **others: Any) -> None:
-    """Of a batch norm: one value a channel, and statistics where they are read."""
+    """Of a batch norm: one value per channel, and statistics where they are read."""
     channels = input.shape[1] if input.dim() > 1 else 0
     given = {name: value for name, value in others.items() if isinstance(value, Tensor)}
     if not channels or any(value.numel() != channels for value in given.values()):

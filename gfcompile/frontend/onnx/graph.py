@@ -65,10 +65,11 @@ class Graph:
 def parse(model: ModelProto, path: str) -> Graph:
     """The model's graph without the nodes nothing depends on."""
     constants: dict[str, np.ndarray] = {}
-    for tensor in (tensor for graph in graphs_in(model.graph) for tensor in graph.initializer):
-        if tensor.name in constants:
-            raise UserError(f"{path}: two constants are called '{tensor.name}'; export it again")
-        constants[tensor.name] = _array(tensor, path)
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            if tensor.name in constants:
+                raise UserError(f"{path}: two constants are called '{tensor.name}'; export it again")
+            constants[tensor.name] = _array(tensor, path)
     inputs = tuple(
         Input(value.name, value.type.tensor_type.elem_type, _shape(value))
         for value in model.graph.input

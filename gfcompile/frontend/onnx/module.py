@@ -193,7 +193,8 @@ def _tensor(value: Value) -> Value:
 def _last_reads(block: Block) -> dict[str, list[str]]:
     """An eager run should not hold every activation to its end."""
     last = {name: node.name for node in block.nodes for name in reads(node)}
+    made = {name for node in block.nodes for name in node.outputs}
     dying: dict[str, list[str]] = {}
-    for name in {name for node in block.nodes for name in node.outputs} & last.keys() - set(block.outputs):
+    for name in made & last.keys() - set(block.outputs):
         dying.setdefault(last[name], []).append(name)
     return dying

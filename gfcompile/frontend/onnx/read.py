@@ -87,11 +87,12 @@ def _check_external(model: ModelProto, path: str) -> None:
     """Many tensors may refer to the same bytes; together they may not ask for much more than there are."""
     folder = Path(path).resolve().parent
     wanted, files = 0, set()
-    for tensor in (tensor for graph in graphs_in(model.graph) for tensor in graph.initializer):
-        words = {entry.key: entry.value for entry in tensor.external_data}
-        if words:
-            files.add(words.get("location", ""))
-            wanted += int(words.get("length", 0))
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            words = {entry.key: entry.value for entry in tensor.external_data}
+            if words:
+                files.add(words.get("location", ""))
+                wanted += int(words.get("length", 0))
     room = sum((folder / file).stat().st_size for file in files if (folder / file).is_file())
     if wanted > 2 * room + _SPARE_BYTES or Path(path).name in files:
         raise UserError(f"{path}: refers to more weights than its files hold; export it again")

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gfcompile.frontend.onnx.graph import Node
 
-Pads = tuple[tuple[int, int], ...]  # before and after, an axis each
+Pads = tuple[tuple[int, int], ...]  # before and after, per axis
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows over one input's spatial axes; `overhang`: what the last one of ceil_mode reads behind `pads`."""
+    """The windows over one input's spatial axes; `overhang`: what the last one of ceil_mode reads beyond `pads`."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -36,7 +36,7 @@ class Windows:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many windows each axis has; one that would begin behind input and padding before it does not count."""
+        """How many windows each axis has; one that would begin after input and padding before it does not count."""
         counts = []
         for axis, (before, after) in enumerate(self.pads):
             stride = self.strides[axis]
@@ -75,7 +75,7 @@ def windows_of(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> Windo
 
 
 def halves(total: int, auto: str) -> tuple[int, int]:
-    """Padding split over both sides; SAME_UPPER puts the odd one behind."""
+    """Padding split over both sides; SAME_UPPER puts the odd one after."""
     less = total // 2
     return (less, total - less) if auto != "SAME_LOWER" else (total - less, less)
 

@@ -127,7 +127,7 @@ static array read_idx(const char *path, const unsigned char *data, size_t bytes)
   return found;
 }
 
-/* The value behind 'key': in the header, which is a Python dictionary. */
+/* The value after 'key': in the header, which is a Python dictionary. */
 static const char *value_of(const char *header, const char *key) {
   const char *found = strstr(header, key);
   if (!found) return "";

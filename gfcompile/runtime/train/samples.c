@@ -58,7 +58,7 @@ static void fit_images(dataset *data, char *words, size_t bytes) {
 static void prepare_numbers(dataset *data, const normalisation *how) {
   int64_t channels = data->input->rank > 1 ? data->input->shape[1] : 1;
   if ((how->means > 1 && how->means != channels) || (how->stds > 1 && how->stds != channels))
-    die(2, "--mean or --std: %d values, but the step takes %lld channels; give one, or one a channel",
+    die(2, "--mean or --std: %d values, but the step takes %lld channels; give one, or one per channel",
         how->means > 1 ? how->means : how->stds, (long long)channels);
   double scale = how->has_scale ? how->scale : data->images.type == UINT8 ? 1.0 / 255 : 1;
   for (int c = 0; c < MAX_CHANNELS; ++c) {

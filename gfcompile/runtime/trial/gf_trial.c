@@ -28,7 +28,7 @@ enum { MOST_RUNS = 4, MOST_QUEUED = 1000 };
 typedef struct {
   int operands;
   char **blocks[KERNELS]; /* on the device: the allocations; an input's is in both lists */
-  void **places[KERNELS]; /* a guard behind their beginnings: what the kernels get; then these two: */
+  void **places[KERNELS]; /* a guard's length after their beginnings: what the kernels get; then these two: */
   void *shared[KERNELS];  /* workspaces outside tasks, on the device */
   void *prepared[KERNELS];
   char *host[KERNELS];    /* one operand with its guards, on its way to or from the device */
@@ -211,7 +211,7 @@ static int run_cold(trial *t, int which, long runs, double *seconds) {
   return 0;
 }
 
-/* Queued one behind the other, as in a step: a launch and a wait for each would take longer than most kernels. Caches
+/* Queued one after the other, as in a step: a launch and a wait for each would take longer than most kernels. Caches
  * are warm then; a GPU's are small. */
 static int run_queued(trial *t, int which, long runs, double *seconds) {
   double start = now();

@@ -15,10 +15,10 @@ typedef struct {
 
 typedef struct {
   const char *name; /* for texts */
-  int (*run)(void *const *operands); /* behind the last operand the shared workspace, for those that take it so */
+  int (*run)(void *const *operands); /* after the last operand, the shared workspace, for those that take it so */
   size_t shared, each; /* bytes of workspace: outside parallel loops, and of each thread inside */
   int (*prepare)(void *const *operands); /* NULL, or: runs once, and writes what `run` takes for an operand, ... */
-  size_t prepared;                       /* ... so many bytes, behind the workspace */
+  size_t prepared;                       /* ... so many bytes, after the workspace */
 } gf_trial_kernel;
 
 /* Generated for each trial, and hidden. */
@@ -32,7 +32,7 @@ extern const gf_trial_kernel gf_trial_candidate, gf_trial_reference;
 #pragma GCC visibility pop
 #endif
 
-/* Writes one JSON object, {"error": e, "candidate": [seconds a run, a number a turn], "reference": [...]} or
+/* Writes one JSON object, {"error": e, "candidate": [seconds per run, one number per turn], "reference": [...]} or
  * {"failure": "text"}. The error is max |candidate - reference| / max |reference| of the worst output; Infinity where
  * the reference is finite and the candidate is not. Each turn runs each kernel for `block_seconds`, or once, or a few
  * times if it is short; before every run the caches are filled with something else. A GPU's runs are queued instead.

@@ -9,7 +9,7 @@
 #endif
 
 int gf_trial_write_failure(char *json, size_t bytes, const char *text);
-/* The seconds a run of both kernels, `turns` numbers each. */
+/* The seconds per run of both kernels, `turns` numbers each. */
 int gf_trial_write_result(char *json, size_t bytes, double error, const double *candidate, const double *reference,
                           int turns);
 

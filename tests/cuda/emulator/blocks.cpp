@@ -280,7 +280,7 @@ GF_PUBLIC int gf_emulator_kernel(const char *name) {
   return -1;
 }
 
-// Bytes of a kernel's argument itself; 0 behind its last one.
+// Bytes of a kernel's argument itself; 0 after its last one.
 GF_PUBLIC size_t gf_emulator_argument_size(int number, int argument) {
   const gf::Kernel &kernel = gf::kernels[number];
   return argument < kernel.argument_count ? kernel.arguments[argument].size : 0;

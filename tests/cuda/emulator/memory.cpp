@@ -51,7 +51,7 @@ void describe(char *text, size_t bytes, size_t offset) {
   for (int i = 0; i < kernel->argument_count; ++i) {
     if (!kernel->arguments[i].is_pointer) continue;
     size_t start = (size_t)(*(char **)actual[i] - region);
-    size_t away = offset >= start ? offset - start : (start - offset) + REGION / 2;  // rather behind than before one
+    size_t away = offset >= start ? offset - start : (start - offset) + REGION / 2;  // rather after than before one
     if (away < distance) nearest = i, distance = away;
   }
   if (nearest < 0) {
@@ -74,7 +74,7 @@ GF_PUBLIC uint64_t gf_emulator_allocate(size_t bytes) {
   for (; next != allocations.end() && at + pages + PAGE > next->pages_at; ++next)
     at = next->pages_at + next->pages + PAGE;
   if (at + pages + PAGE > REGION || mprotect(region + at, pages, PROT_READ | PROT_WRITE)) return 0;
-  size_t offset = at + pages - size;  // its end meets the guard behind it
+  size_t offset = at + pages - size;  // its end meets the guard after it
   allocations.insert(next, {offset, bytes, at, pages});
   memset(region + offset, 0xcd, bytes);
   mark_allocation(offset, bytes, true);

@@ -25,7 +25,7 @@ class Kernel:
     most_threads: int
     parameters: tuple[tuple[str, str], ...]  # type and name
     shared: tuple[re.Match[str], ...]
-    body: tuple[int, int]  # from behind its opening brace to its closing one
+    body: tuple[int, int]  # from after its opening brace to its closing one
     has_barriers: bool
     has_warp_barriers: bool
 

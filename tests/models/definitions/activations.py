@@ -11,7 +11,7 @@ from tests.models.definitions.definition import define
 
 
 class Activated(nn.Module):
-    """Six convolutions with the given activations behind them in turn; the first keeps a ReLU."""
+    """Six convolutions with the given activations after them in turn; the first keeps a ReLU."""
 
     def __init__(self, *activations: nn.Module) -> None:
         super().__init__()

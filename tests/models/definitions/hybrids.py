@@ -13,7 +13,7 @@ from tests.models.definitions.definition import define
 
 
 def _residual_tail(channels: int) -> nn.ModuleList:
-    """Two convolutions behind the attention, so that its gradient path is one that training meets."""
+    """Two convolutions after the attention, so that its gradient path is one that training meets."""
     return nn.ModuleList((conv_bn(channels, channels), conv_bn(channels, channels + 8, kernel=1)))
 
 

@@ -223,7 +223,7 @@ class SamePadding(nn.Module):
 
 
 class RegNet(nn.Module):
-    """RegNetY: grouped bottlenecks of one width with a gate, the ReLU behind the sum."""
+    """RegNetY: grouped bottlenecks of one width with a gate, the ReLU after the sum."""
 
     class Block(nn.Module):
         def __init__(self, in_channels: int, width: int, stride: int, group_width: int = 6) -> None:

@@ -13,7 +13,7 @@ from tests.models.definitions.definition import define
 
 
 class Normalised(nn.Module):
-    """Six convolutions, each but the first behind it with `norm(channels)` and a ReLU; one residual sum."""
+    """Six convolutions, each but the first followed by `norm(channels)` and a ReLU; one residual sum."""
 
     def __init__(self, norm: Callable[[int], nn.Module], widths: tuple[int, int] = (12, 20)) -> None:
         super().__init__()

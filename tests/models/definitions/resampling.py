@@ -90,7 +90,7 @@ class BlurPool(nn.Module):
 
 
 class BlurNet(nn.Module):
-    """Anti-aliased ResNet: a fixed binomial depthwise filter in a buffer behind reflection pads."""
+    """Anti-aliased ResNet: a fixed binomial depthwise filter in a buffer after reflection pads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class PixelShuffles(nn.Module):
 
 
 class Resized(nn.Module):
-    """An hourglass: three convolutions down, then three, each behind a resize of its own options."""
+    """An hourglass: three convolutions down, then three, each after a resize of its own options."""
 
     def __init__(self, *options: dict[str, object]) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ _DEPTHS = (8, 16, 32)
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` x `columns` of C a thread block, `high` x `wide` of them a thread, `depth` of the sum at a time."""
+    """`rows` x `columns` of C per thread block, `high` x `wide` of them per thread, `depth` of the sum at a time."""
 
     rows: int
     columns: int
@@ -61,7 +61,7 @@ class Tile:
         return self.rows, self.columns, self.high, self.wide
 
 
-# from most reuse to most blocks; 64 x 64 takes 16 accumulators a thread and 4 KiB of shared memory
+# from most reuse to most blocks; 64 x 64 takes 16 accumulators per thread and 4 KiB of shared memory
 TILES = (
     Tile(64, 64, 4, 4),
     Tile(64, 32, 4, 4),
@@ -163,7 +163,7 @@ def choose_tile(rows: int, columns: int, multiprocessors: int) -> Tile:
 
     def cost(tile: Tile) -> float:
         area = tile.rows * tile.columns
-        fetched = (tile.rows + tile.columns) / area  # values a multiply-add, from global memory
+        fetched = (tile.rows + tile.columns) / area  # values per multiply-add, from global memory
         reused = (tile.high + tile.wide) / (tile.high * tile.wide)  # the same from shared memory
         return blocks(tile) * area * (1 + 4 * fetched + reused)
 

@@ -1,4 +1,4 @@
-"""Reductions and all that is left: a thread a point or, for long sums to few points, the threads of a block together.
+"""Reductions and the rest: one thread per point or, for long sums to few points, the threads of a block together.
 
 Nothing is added by atomics, so the order of every sum is fixed.
 """
@@ -62,7 +62,7 @@ class _Asking:
         return self.choices.pick(f"threads {self.number}", options, min(_USUAL_THREADS, most))
 
     def parts(self, beside: int, length: int, proposed: int) -> int:
-        """Whole warps, however many sums lie beside each other; at least two terms a thread."""
+        """Whole warps, however many sums lie beside each other; at least two terms per thread."""
         options = [parts for parts in _PARTS if 2 * parts <= length and WARP <= parts * beside <= _MOST_THREADS]
         options = [parts for parts in options if beside > 1 or parts >= WARP]
         return self.choices.pick(f"parts {self.number}", sorted({*options, proposed}), proposed)
@@ -89,7 +89,7 @@ def _can_be_shared_out(block: Block) -> bool:
 
 
 def _sum_alone(sch: Schedule, block: Block, space: list[LoopRV], reduce: list[LoopRV], asking: _Asking) -> None:
-    """A thread a point of the result, which it keeps in a register until the epilogue is done."""
+    """One thread per point of the result, which it keeps in a register until the epilogue is done."""
     if not block.is_regular:
         sch.reorder(*space, *reduce)
         bind_flat(sch, space, asking.threads)

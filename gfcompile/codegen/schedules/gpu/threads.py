@@ -15,7 +15,7 @@ WARP = 32
 
 
 def bind_flat(sch: Schedule, loops: list[LoopRV], threads: Callable[[int], int]) -> LoopRV:
-    """One thread a turn of the loops, neighbours in the last loop side by side; returns the thread's loop.
+    """One thread per turn of the loops, neighbours in the last loop side by side; returns the thread's loop.
 
     `threads` says how many a block has, of so many in all.
     """

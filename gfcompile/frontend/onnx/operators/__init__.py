@@ -1,4 +1,4 @@
-"""The table of ONNX operators, one file a theme."""
+"""The table of ONNX operators, one file per theme."""
 
 from collections.abc import Mapping
 

@@ -18,7 +18,7 @@ def _leaky_relu(node: Node, x: Tensor) -> Tensor:
 
 
 def _prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
-    """torch wants one slope a channel; ONNX's slope broadcasts from the right, so [C, 1, 1] is the same thing."""
+    """torch wants one slope per channel; ONNX's slope broadcasts from the right, so [C, 1, 1] is the same thing."""
     channels = x.shape[1] if x.ndim > 1 else 1
     per_channel = slope.ndim == x.ndim - 1 and slope.shape[:1] == (channels,) and slope.numel() == channels
     if slope.numel() == 1 or per_channel:

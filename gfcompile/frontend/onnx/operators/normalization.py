@@ -22,7 +22,7 @@ def _instance_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor
 
 
 def _group_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Up to opset 20 scale and bias had one value a group."""
+    """Up to opset 20 scale and bias had one value per group."""
     groups, eps = node.get("num_groups"), node.get("epsilon", 1e-5)
     if node.opset >= 21:
         return F.group_norm(x, groups, scale, bias, eps)

@@ -64,7 +64,7 @@ def _window_sums(windows: Windows, x: Tensor) -> Tensor:
 
 
 def _elements_counted(windows: Windows, includes_pads: bool) -> np.ndarray:
-    """How many elements an average divides by, a window each; never what ceil_mode reads behind the padding."""
+    """How many elements an average divides by, per window; never what ceil_mode reads beyond the padding."""
     counts = []
     for axis, (before, after) in enumerate(windows.pads):
         starts = np.arange(windows.counts[axis])[:, None] * windows.strides[axis] - before

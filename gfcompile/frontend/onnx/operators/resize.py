@@ -1,4 +1,4 @@
-"""Resize and Upsample: torch's interpolation where it means the same, else one matrix an axis, or rows picked by index.
+"""Resize and Upsample: torch's interpolation where that is the same, else one matrix per axis, or rows picked by index.
 
 Every mode of ONNX maps an output coordinate to an input coordinate and mixes the input values around it, axis by
 axis. The sizes are known when a model is traced, so the mixture is a constant matrix [out, in].
