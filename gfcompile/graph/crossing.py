@@ -18,12 +18,12 @@ VIEWS = (aten.permute.default, aten.reshape.default, aten.unsqueeze.default, ate
 
 
 def is_view_of_input(node: fx.Node) -> bool:
-    """A reshaped parameter or input: it costs nothing to make it again behind the loss."""
+    """A reshaped parameter or input: it costs nothing to make it again after the loss."""
     return node.target in VIEWS and node.args[0].op == "placeholder"
 
 
 class Crossing:
-    """The graph cut at the loss. *Forward work* is what stands behind the loss and does not depend on it."""
+    """The graph cut at the loss. *Forward work* is what stands after the loss and does not depend on it."""
 
     def __init__(self, step: Step) -> None:
         nodes = list(step.body.graph.nodes)
@@ -38,7 +38,7 @@ class Crossing:
                 (self.gradients if depends else self.forward_work)[node] = None
 
     def kept(self, dying: Container[fx.Node] = frozenset()) -> set[fx.Node]:
-        """The forward values that must live on behind the loss, statistics and what is in `dying` aside."""
+        """The forward values that must live on after the loss, statistics and what is in `dying` aside."""
         kept: set[fx.Node] = set()
         for node in reversed(self.position):
             if node in self.gradients:
@@ -56,7 +56,7 @@ class Crossing:
         return node in self.gradients or node in self.forward_work
 
     def saved(self) -> list[fx.Node]:
-        """Values computed before the loss and read behind it, in order; views of inputs are made again instead."""
+        """Values computed before the loss and read after it, in order; views of inputs are made again instead."""
         return [
             node
             for node in self.position

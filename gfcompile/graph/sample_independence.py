@@ -93,7 +93,7 @@ def _same_elements(samples: Samples, node: fx.Node) -> bool:
 
 
 def _sample_by_sample(samples: Samples, node: fx.Node) -> bool:
-    """Images [N, ...] as argument 0, weights or none behind them."""
+    """Images [N, ...] as argument 0, weights or none after them."""
     x, *others = node.all_input_nodes
     return samples.is_led(x) and x is node.args[0] and not samples.apart & set(others)
 

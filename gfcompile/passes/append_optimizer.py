@@ -45,7 +45,7 @@ class Update(Site):
 
 @dataclass(frozen=True)
 class AppendOptimizer(Pass[Update]):
-    """Every gradient output becomes the updated parameter, its state behind it."""
+    """Every gradient output becomes the updated parameter, its state after it."""
 
     optimizer: Optimizer = field(default_factory=SGD)
     name: ClassVar[str] = "append_optimizer"
@@ -98,7 +98,7 @@ class _Outputs:
         self.count = self.results[step.outputs.index(STEP_COUNT)] if STEP_COUNT in step.outputs else None
 
     def next_count(self) -> fx.Node:
-        """How many steps there have been, this one included. Counted behind the loss, so that nothing crosses it."""
+        """How many steps there have been, this one included. Counted after the loss, so that nothing crosses it."""
         if self.count is None:
             graph, before = self.step.body.graph, self.inputs.get(STEP_COUNT, ())
             with graph.inserting_after(self.loss):

@@ -2,7 +2,7 @@
 
     convolution(x, w)          ==>  gf.conv2d_nhwc(x', w')           x' = x with channels last, w' = w packed
     relu(x), add(x, y), ...    ==>  the same on x', y'
-    anything else              ==>  itself, behind a transposition back
+    anything else              ==>  itself, after a transposition back
 
 Exact: values move, none changes. Layouts spread forward from the operators that want them; a transposition is written
 only where two layouts meet, so an operator that this pass does not know costs time and never correctness.
@@ -70,6 +70,7 @@ class Relayout:
         self.packed: dict[fx.Node, tuple[fx.Node, WeightLayout]] = {}
 
     def build(self) -> fx.GraphModule:
+        """The graph again, every node in its layout."""
         for node, value in zip(self.step.placeholders(), self.step.inputs, strict=True):
             layout = self.weights.get(value.parameter) if value.role in STATE else None
             new = self.graph.placeholder(node.name)
@@ -92,6 +93,7 @@ class Relayout:
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """A call in the new graph, with its shape, and the line of the model that it comes from."""
         node = emit(self.graph, target, *args, **kwargs)
         node.meta["stack_trace"] = self.stack_trace
         return node

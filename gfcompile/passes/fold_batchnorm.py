@@ -1,4 +1,4 @@
-"""Let a frozen convolution absorb the frozen scale behind it (an inference batch norm's).
+"""Let a frozen convolution absorb the frozen scale after it (an inference batch norm's).
 
     conv(x, w) * scale + shift   ==>   conv(x, w*scale) + shift
 

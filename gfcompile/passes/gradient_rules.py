@@ -26,11 +26,15 @@ class Reading(Protocol):
     gradients: set[fx.Node]
     pooled: dict[fx.Node, str]
 
-    def form_of(self, arg: Any, shape: Shape) -> Form | None: ...
+    def form_of(self, arg: Any, shape: Shape) -> Form | None:
+        """An operand as a form, if it has one."""
 
-    def constant(self, arg: Any) -> fx.Node | None: ...
+    def constant(self, arg: Any) -> fx.Node | None:
+        """An operand that is the same for every pixel."""
 
-    def is_field(self, arg: Any, shape: Shape) -> bool: ...
+    def is_field(self, arg: Any, shape: Shape) -> bool:
+        """Whether an operand is a forward map of this size."""
+        ...
 
 
 Rule = Callable[[Reading, fx.Node], Form | None]

@@ -4,7 +4,7 @@
       ==>  x = relu(...) ; gf.patch_sum(x) ; gf.mask_count([x <= 0]) ; ... ; loss
 
 Exact: only the order changes. A statistic (patch sum, mask count, packed mask) moves with the forward work it is made
-of to right behind the last value that it reads; forward work that gradients read too is left behind as well. A
+of to right after the last value that it reads; forward work that gradients read too is left behind as well. A
 statistic whose sources are all kept for other reasons stays where it is: it costs no byte there.
 """
 
@@ -32,7 +32,7 @@ class Statistic(Site):
 
 @dataclass(frozen=True)
 class Hoist(Pass[Statistic]):
-    """Sites are the statistics behind the loss."""
+    """Sites are the statistics after the loss."""
 
     name: ClassVar[str] = "hoist"
 
@@ -66,7 +66,7 @@ def _settled(crossing: Crossing) -> set[fx.Node]:
 
 
 class Mover:
-    """Copies forward work to before the loss, each behind its last operand; what is there already is used again.
+    """Copies forward work to before the loss, each after its last operand; what is there already is used again.
 
     One for all sites: work that several statistics are made of is looked at once, and `crossing` is kept up to date.
     """

@@ -32,6 +32,7 @@ class Field:
 
     @property
     def factors(self) -> list[fx.Node]:
+        """What is multiplied: the tensor, and the masks."""
         masks = sorted((mask for mask, _ in self.masks), key=lambda mask: mask.name)
         return masks if self.tensor is None else [*masks, self.tensor]
 
@@ -58,6 +59,7 @@ class Form:
 
     @property
     def size(self) -> tuple[int, int]:
+        """Rows and columns of the map."""
         return self.shape[2], self.shape[3]
 
     @property
@@ -67,6 +69,7 @@ class Form:
 
     @property
     def has_pixels(self) -> bool:
+        """Whether a term is a tensor at full resolution."""
         return any(term.grid.is_pixels for term in self.terms)
 
 
@@ -79,6 +82,7 @@ class Writer:
         self._written: dict[Any, fx.Node] = {}
 
     def at(self, place: fx.Node) -> None:
+        """Write before this node from now on."""
         self.place = place
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -133,6 +137,7 @@ class Algebra:
         return Form(tuple(terms), left.shape)
 
     def scale(self, form: Form, factor: float, divide: bool = False) -> Form:
+        """The form times a number."""
         if factor == 1:
             return form
         target = aten.div.Scalar if divide else aten.mul.Scalar

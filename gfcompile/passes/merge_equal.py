@@ -2,7 +2,7 @@
 
     a = sub(x, mean) ; b = sub(x, mean)   ==>   a = sub(x, mean)
 
-Exact. Only among nodes behind the loss: what the backward pass computes again from a kept tensor, rather than keep a
+Exact. Only among nodes after the loss: what the backward pass computes again from a kept tensor, rather than keep a
 second one, stays that way.
 """
 

@@ -4,7 +4,7 @@
     gf.mask_count([a, b], ...)            ==>  gf.packed_mask_count([gf.pack_mask(a), gf.pack_mask(b)], ...)
 
 Exact. The first where a mask is read pixel by pixel and the tensor it comes from need not be kept; the second where the
-bits of the masks take fewer bytes than their counts (small patches, and products of masks behind residual joins, which
+bits of the masks take fewer bytes than their counts (small patches, and products of masks after residual joins, which
 share the bits but not the counts).
 """
 

@@ -1,4 +1,4 @@
-"""The frozen prefix of a training step, and the step cut in two behind it.
+"""The frozen prefix of a training step, and the step cut in two after it.
 
     train(x, y) = suffix(prefix(x), y)   ==>   features = prefix(x) ; train_features(features, y)
 
@@ -211,7 +211,7 @@ def _assemble(
     )
     fault = find_fault(part)
     if fault is not None:
-        raise ContractError(f"the cut behind the frozen prefix left {fault}")
+        raise ContractError(f"the cut after the frozen prefix left {fault}")
     return part
 
 

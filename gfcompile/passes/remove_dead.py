@@ -20,7 +20,7 @@ DOORS = frozenset({Role.INPUT, Role.TARGET, Role.SAMPLE_WEIGHT, Role.LR})
 
 @dataclass(frozen=True)
 class DeadInput(Site):
-    """An input that nobody reads, and its place among the inputs. Those behind it go first: it stays the same."""
+    """An input that nobody reads, and its place among the inputs. Those after it go first: it stays the same."""
 
     index: int
 

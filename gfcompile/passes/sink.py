@@ -34,7 +34,7 @@ from gfcompile.passes.patch_values import Evaluation, why_not
 from gfcompile.step import Materialised, Step
 
 aten = torch.ops.aten
-MOST_TERMS = 8  # behind so many residual joins one full-resolution gradient costs less than its expansion
+MOST_TERMS = 8  # after so many residual joins one full-resolution gradient costs less than its expansion
 JOINS = "it is combined with a gradient that exists at full resolution"
 
 
@@ -171,7 +171,7 @@ class Walk:
         found: dict[fx.Node, str] = {}
         for node, form in self.forms.items():
             if len(form.terms) > MOST_TERMS:
-                found[node] = f"its expansion has more than {MOST_TERMS} terms: behind so many joins it is dearer"
+                found[node] = f"its expansion has more than {MOST_TERMS} terms: after so many joins it is dearer"
             for reader in self.readers[node]:
                 reason = None if reader in self.derived else self._why_read(node, reader) or _why_dear(form, reader)
                 if reason:

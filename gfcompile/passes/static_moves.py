@@ -134,7 +134,7 @@ def _accumulate(step: Step, site: Move) -> fx.Node:
 
 
 def _taps(hit: np.ndarray, codes: np.ndarray, count: int) -> Tensor:
-    """[count, K]: for each target the codes of the values that fall on it, zeros behind."""
+    """[count, K]: for each target the codes of the values that fall on it, zeros after them."""
     most = max(1, int(np.bincount(hit, minlength=count).max()))
     order = np.argsort(hit, kind="stable")
     rank = np.arange(len(hit)) - np.searchsorted(hit[order], hit[order])  # how many before it fall on the same target

@@ -56,7 +56,7 @@ BEFORE = (Canonicalize(), Select(), Filter(), RemoveDead(), MergeEqual())
 PATCH_MEAN = torch.ops.gf.patch_mean.default
 JOINS = "it is combined with a gradient that exists at full resolution"
 POOLED = "average pooling spreads it: its value on the pooled map is needed"
-MANY = f"its expansion has more than {MOST_TERMS} terms: behind so many joins it is dearer"
+MANY = f"its expansion has more than {MOST_TERMS} terms: after so many joins it is dearer"
 Shape = tuple[int, ...]
 FULL, HALF = (2, 4, 8, 8), (2, 4, 4, 4)
 
