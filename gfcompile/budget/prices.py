@@ -5,8 +5,8 @@ treated so, and what it keeps is laid to the layers (`report/kept.py`): the inpu
 by who is trained, masks and other statistics by every layer that a gradient reaches. In a mixed plan neighbours share
 grids, so the sum is an estimate; a plan is judged by its placed arena.
 
-FLOPs are those of the convolutions (`calls.py`), and never too few: where branches make it unclear whether a gradient
-passes a convolution after the first trained layer, it does.
+FLOPs are those of the convolutions (`convolution_calls.py`), and never too few: where branches make it unclear whether
+a gradient passes a convolution after the first trained layer, it does.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MODEL_PROGRAM = "predict"
 
 
 class Dumps:
-    """Observes `compiler.analyse`; `files` maps a name to its content. With a folder, each is written as it comes.
+    """Observes `stages.rewrite`; `files` maps a name to its content. With a folder, each is written as it comes.
 
     Given the names of the model's `state_dict`, `model` becomes the prediction program as traced: an ONNX model that
     waits for these tensors (`export.skeleton`).

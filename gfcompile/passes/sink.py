@@ -6,8 +6,8 @@
       ==>  sum(q * gf.mask_count([le], [False]), [0, 2, 3])
 
 Exact up to float rounding. Walks the backward pass once, holding every full-resolution gradient as a linear form
-(forms.py), and evaluates the forms where a mean or a sum reads them; what nobody reads any more dies. A gradient that
-something else must read pixel by pixel (an exact convolution, a max pool) stays, with the reason in the log.
+(linear_forms.py), and evaluates the forms where a mean or a sum reads them; what nobody reads any more dies. A
+gradient that something else must read pixel by pixel (an exact convolution, a max pool) stays, with the reason in the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* The step against what PyTorch computed of one batch when it was compiled: see selftest.py. */
+/* The step against what PyTorch computed of one batch when it was compiled: see gfcompile/artifact/selftest.py. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@ from textwrap import dedent
 import torch
 
 from gfcompile.graph.text_reader import parse_graph
-from gfcompile.passes.pipeline import AnyPass
+from gfcompile.passes.base import Pass
 from gfcompile.step import Step
 from tests.passes.tiny import assert_close, assert_second_run_changes_nothing, numbers, site_names, text
 
@@ -18,7 +18,7 @@ def read(graph: str) -> Step:
     return parse_graph(dedent(graph))
 
 
-def assert_rewrites(rewrite: AnyPass, before: str, after: str, sites: list[str], relative: float | None = 0.0) -> None:
+def assert_rewrites(rewrite: Pass, before: str, after: str, sites: list[str], relative: float | None = 0.0) -> None:
     """The pass turns one text into the other, at these sites; a second run changes nothing.
 
     Both give the same numbers in float64, to the bit or within `relative`; None for a pass that changes them.
@@ -38,7 +38,7 @@ def assert_rewrites(rewrite: AnyPass, before: str, after: str, sites: list[str],
     assert_second_run_changes_nothing(rewrite, step)
 
 
-def assert_leaves(rewrite: AnyPass, graph: str) -> None:
+def assert_leaves(rewrite: Pass, graph: str) -> None:
     """The pass finds nothing to do."""
     step = read(graph)
     before = text(step)
