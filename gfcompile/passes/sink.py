@@ -7,7 +7,8 @@
 
 Exact up to float rounding. Walks the backward pass once, holding every full-resolution gradient as a linear form
 (linear_forms.py), and evaluates the forms where a mean or a sum reads them; what nobody reads any more dies. A
-gradient that something else must read pixel by pixel (an exact convolution, a max pool) stays, with the reason in the log.
+gradient that something else must read pixel by pixel (an exact convolution, a max pool) stays, with the reason in the
+log.
 """
 
 from __future__ import annotations
