@@ -56,7 +56,6 @@ ALLOWED = {
     "optimizers._plain": "lists within a setting",
     "optimizers._tupled": "lists within a setting",
     "passes.clip_gradients._on_value": "one step: what is spread was drawn once",
-    "passes.contract._kind": "the results of one call",
     "passes.linear_forms._frozen": NESTED,
     "targets.spec.read_target": "aliases, which name targets that are shipped",
     "tuning.gpu_model._Counter.visit": KERNEL,

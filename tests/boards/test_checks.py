@@ -132,8 +132,8 @@ def test_no_cross_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sour
 @pytest.mark.parametrize(
     ("name", "linker", "libc", "text"),
     [
-        ("rpi4", "ld", None, "--linker 'ld': use zig or gcc"),
-        ("rpi4", None, "bionic", "--libc 'bionic': use glibc or musl"),
+        ("rpi4", "ld", None, "--linker ld: is not known; use zig or gcc"),
+        ("rpi4", None, "bionic", "--libc bionic: is not known; use glibc or musl"),
         ("rpi4", "gcc", "musl", "--libc musl: 'aarch64-linux-gnu-gcc' brings no musl; use --linker zig"),
         (
             "jetson",
