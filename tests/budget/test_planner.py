@@ -204,7 +204,7 @@ def test_a_plan_that_cannot_be_written_is_not_searched(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         gfcompile.find_plan(model, x, memory="1MB", out=tmp_path / "plan.svg")
     assert str(error.value) == (
-        f"--out {tmp_path / 'plan.svg'}: a plan's name ends in .toml; use {tmp_path / 'plan.toml'}"
+        f"out='{tmp_path / 'plan.svg'}': a plan's name ends in .toml; use {tmp_path / 'plan.toml'}"
     )
 
 

@@ -117,5 +117,5 @@ def test_no_guards_on_a_gpu(tmp_path: Path) -> None:
         api.build(
             ZOO["plain"](), torch.randn(2, 3, 16, 16), layers=2, target="jetson", out=tmp_path / "tiny_step", debug=True
         )
-    said = "--debug: guards are for steps on a CPU, and target 'jetson-nano' has a GPU; use --target native"
+    said = "debug=True: guards are for steps on a CPU, and target 'jetson-nano' has a GPU; use target='native'"
     assert str(caught.value) == said

@@ -40,23 +40,26 @@ def compile_error(out: Path, model: Any = None, x: Any = X, **options: Any) -> s
 
 
 PLAN_ERRORS: list[tuple[dict[str, Any], str]] = [
-    ({"r": 0}, "--r 0: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
-    ({"r": -1}, "--r -1: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
-    ({"r": 1.5}, "--r 1.5: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
-    ({"r": {"5": 0}}, "--r 5=0: the patch edge must be a whole number, 1 or more; --exact trains without filtering"),
-    ({"r": {"nope": 2}}, "--r nope=2: no layer has that name; `gfcompile inspect MODEL` lists them"),
+    ({"r": 0}, "r=0: the patch edge must be a whole number, 1 or more; exact=True trains without filtering"),
+    ({"r": -1}, "r=-1: the patch edge must be a whole number, 1 or more; exact=True trains without filtering"),
+    ({"r": 1.5}, "r=1.5: the patch edge must be a whole number, 1 or more; exact=True trains without filtering"),
+    (
+        {"r": {"5": 0}},
+        "r={'5': 0}: the patch edge must be a whole number, 1 or more; exact=True trains without filtering",
+    ),
+    ({"r": {"nope": 2}}, "r={'nope': 2}: no layer has that name; `gfcompile inspect MODEL` lists them"),
     (
         {"r": {"0": 2}, "layers": 1},
-        "--r 0=2: that layer is not a trained convolution; train it with --train 0",
+        "r={'0': 2}: that layer is not a trained convolution; train it with train='0'",
     ),
-    ({"layers": 0}, "--layers 0: must be 1 or more"),
+    ({"layers": 0}, "layers=0: must be 1 or more"),
     (
         {"layers": 999},
-        "--layers 999: the model has 3 convolutions that count (shortcut projections do not); use --layers 3 or less",
+        "layers=999: the model has 3 convolutions that count (shortcut projections do not); use layers=3 or less",
     ),
-    ({"train": "nope"}, "--train nope: no layer has that name; `gfcompile inspect MODEL` lists them"),
-    ({"batchnorm": "off"}, "--batchnorm 'off' is not known; use eval, train, frozen"),
-    ({"compat": "paper"}, "--compat 'paper' is not known; the only one is reference"),
+    ({"train": "nope"}, "train='nope': no layer has that name; `gfcompile inspect MODEL` lists them"),
+    ({"batchnorm": "off"}, "batchnorm='off': is not known; use eval, train, frozen"),
+    ({"compat": "paper"}, "compat='paper': is not known; the only one is reference"),
     (
         {"target": "toaster"},
         f"unknown target 'toaster'; use one of: {', '.join(list_targets())}, or the path of a .toml file",
@@ -82,7 +85,7 @@ def test_bad_options(options: dict[str, Any], text: str, tmp_path: Path) -> None
 def test_a_near_miss_is_named(tmp_path: Path) -> None:
     model = ZOO["regression"]()
     assert compile_error(tmp_path / "net_step", model, train="lasst") == (
-        "--train lasst: no layer has that name; did you mean 'last'?"
+        "train='lasst': no layer has that name; did you mean 'last'?"
     )
 
 
@@ -107,7 +110,7 @@ def test_a_float64_example(tmp_path: Path) -> None:
 def test_two_inputs_for_one(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=(X, X))
     assert text.startswith("model: cannot run on an input of 2x3x16x16 and 2x3x16x16 (TypeError: ")
-    assert text.endswith("; give the shape that it takes with --input")
+    assert text.endswith("; give the shape that it takes with example_inputs")
 
 
 def test_inputs_of_two_batches(tmp_path: Path) -> None:
@@ -129,20 +132,20 @@ def test_a_model_of_two_inputs(tmp_path: Path) -> None:
     Two.forward.__qualname__ = "Two.forward"
     assert compile_error(tmp_path / "net_step", Two()) == (
         "model: cannot run on an input of 2x3x16x16 (TypeError: Two.forward() missing 1 required positional "
-        "argument: 'y'); give the shape that it takes with --input"
+        "argument: 'y'); give the shape that it takes with example_inputs"
     )
 
 
 def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=torch.zeros(2, 4, 16, 16))
     assert text.startswith("model: cannot run on an input of 2x4x16x16 (RuntimeError: Given groups=1, weight of size")
-    assert text.endswith("; give the shape that it takes with --input")
+    assert text.endswith("; give the shape that it takes with example_inputs")
 
 
 def test_a_folder_under_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "net_step"
-    assert compile_error(out) == f"--out {out}: cannot write there (File exists); choose another folder"
+    assert compile_error(out) == f"out='{out}': cannot write there (File exists); choose another folder"
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -151,14 +154,14 @@ def test_a_file_system_that_takes_no_files() -> None:
     with pytest.raises(UserError) as caught:
         gfcompile.compile(ZOO["plain"](), X, out=out)
     assert str(caught.value) == (
-        "--out /proc/net_step: cannot write there (No such file or directory); choose another folder"
+        "out='/proc/net_step': cannot write there (No such file or directory); choose another folder"
     )
 
 
 def test_a_name_that_cannot_be_imported(tmp_path: Path) -> None:
     out = tmp_path / "net-step"
     assert compile_error(out) == (
-        f"--out {out}: 'net-step' is not a Python module name; use letters, digits and _, it will be imported"
+        f"out='{out}': 'net-step' is not a Python module name; use letters, digits and _, it will be imported"
     )
 
 
@@ -166,7 +169,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
     out = tmp_path / "net_step"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    assert compile_error(out) == (f"--out {out}: exists and is not an artifact; choose another folder or remove it")
+    assert compile_error(out) == (f"out='{out}': exists and is not an artifact; choose another folder or remove it")
     assert (out / "thesis.tex").read_text() == "years of work"
 
 
@@ -346,6 +349,6 @@ def test_a_loss_that_does_not_reach_what_is_trained(tmp_path):
     with pytest.raises(UserError) as caught:
         gfcompile.compile(Twins(), torch.zeros(2, 3, 8, 8), layers=1, loss=first, out=tmp_path / "twins_step")
     assert str(caught.value) == (
-        "model: the loss does not depend on all that is to be trained; name the layers that it does with --train"
+        "model: the loss does not depend on all that is to be trained; name the layers that it does with train"
     )
     assert not (tmp_path / "twins_step").exists()

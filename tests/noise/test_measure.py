@@ -161,7 +161,7 @@ def test_only_layers_that_cannot_be_filtered() -> None:
         gfcompile.quality(model, x, y, r=(2,))
     assert str(error.value) == (
         "quality: no trained layer can be filtered; '0' is not: it is a 1-D convolution; gradient filtering is defined"
-        " for 2-D; choose others with --layers or --train"
+        " for 2-D; choose others with layers or train"
     )
 
 
@@ -219,13 +219,13 @@ def test_what_torch_runs_and_tvm_does_not() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"r": (0,)}, "--r '0': must be patch edges of 1 or more, as in 1,2,4,7"),
-        ({"r": (2.5,)}, "--r '2.5': must be patch edges of 1 or more, as in 1,2,4,7"),
-        ({"cosine": 1.5}, "--cosine 1.5: must be a number from 0 to 1"),
-        ({"train": "nothing"}, "--train nothing: no layer has that name; `gfcompile inspect MODEL` lists them"),
+        ({"r": (0,)}, "r=0: must be patch edges of 1 or more, as in 1,2,4,7"),
+        ({"r": (2.5,)}, "r=2.5: must be patch edges of 1 or more, as in 1,2,4,7"),
+        ({"cosine": 1.5}, "cosine=1.5: must be a number from 0 to 1"),
+        ({"train": "nothing"}, "train='nothing': no layer has that name; `gfcompile inspect MODEL` lists them"),
         (
             {"train": "11"},
-            "quality: no trained layer can be filtered; choose others with --layers or --train",
+            "quality: no trained layer can be filtered; choose others with layers or train",
         ),
         (
             {"y": torch.zeros(2, 5)},

@@ -112,7 +112,7 @@ def test_batch_statistics_end_it() -> None:
     prefix = find_prefix(rewritten(with_head(*body, shape=SHAPE), layers=1, batchnorm={"4": "train"}))
     assert shapes(prefix) == [(4, 4, 4, 16)]
     assert [str(ending) for ending in prefix.endings] == [
-        "'4': 'mean' mixes the samples of a batch; --batchnorm '4=eval' lets it go on"
+        "'4': 'mean' mixes the samples of a batch; --batchnorm 4=eval lets it go on"
     ]
     assert prefix.multiply_adds == 4 * (256 * 3 * 8 + 16 * 8 * 16) * 9
 
@@ -146,7 +146,7 @@ def test_samples_that_mix_from_the_start_are_refused() -> None:
     model = with_head(nn.BatchNorm2d(3), conv(3, 8), nn.ReLU(), conv(8, 8), shape=SHAPE)
     assert refusal_of(model, layers=1, batchnorm="train") == (
         "--cache-prefix: nothing to cache: no convolution comes before its end at '0': 'mean' mixes the samples of a"
-        " batch; --batchnorm '0=eval' lets it go on"
+        " batch; --batchnorm 0=eval lets it go on"
     )
 
 
