@@ -209,8 +209,8 @@ def plan_within(
     """The best plan within the budget, its gradient measured if there is a batch; `source` begins errors about that."""
     if settings.memory is None:
         raise UserError(f"plan: needs a budget; give {option('memory')}, as in {option('memory', '2MB')}")
-    memory = read_bytes("memory", settings.memory)
-    flops = None if settings.step_flops is None else read_count("step_flops", settings.step_flops)
+    memory = read_bytes(settings.memory)
+    flops = None if settings.step_flops is None else read_count(settings.step_flops)
     databases = find_databases(settings.tuning)
     machine = find_machine(settings)
     planner = make_planner(job, machine, settings.r, settings.sparse, data, databases, progress, source)

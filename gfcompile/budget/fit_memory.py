@@ -63,7 +63,7 @@ def read_sparse(
         raise UserError(
             f"{option('sparse', AUTO)}: needs a budget; give {option('memory')}, as in {option('memory', '256KB')}"
         )
-    return (shares or None), read_bytes("memory", memory)  # type: ignore[return-value]
+    return (shares or None), read_bytes(memory)  # type: ignore[return-value]
 
 
 def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silent) -> Job:

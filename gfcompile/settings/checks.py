@@ -82,6 +82,19 @@ def check_rate(value: Any) -> str | None:
     return "must be a number of 0 or more that a float32 holds, 3.4e38 at most"
 
 
+def readable(read: Callable[[Any], Any]) -> Check:
+    """What this reads, or not given."""
+
+    def check(value: Any) -> str | None:
+        try:
+            read(value) if value is not None else None
+        except ValueError as error:
+            return str(error)
+        return None
+
+    return check
+
+
 def check_edge(value: Any) -> str | None:
     """One of the patch edges to try."""
     return None if is_whole(value) else "must be patch edges of 1 or more, as in 1,2,4,7"

@@ -14,6 +14,7 @@ from typing import Any
 
 from gfcompile.settings import checks, readers
 from gfcompile.settings.fields import Form, Group, setting
+from gfcompile.settings.text import read_bytes, read_count
 
 DEFAULT_PATCH = 2
 BATCHNORM_MODES = ("eval", "train", "frozen")
@@ -137,7 +138,10 @@ class Estimation(Estimated):
         checks.or_word(AUTO, checks.check_share),
     )
     memory: int | str | None = setting(
-        None, "what {sparse} auto may keep for the backward pass, as in 256KB or 2MB", "BYTES"
+        None,
+        "what {sparse} auto may keep for the backward pass, as in 256KB or 2MB",
+        "BYTES",
+        check=checks.readable(read_bytes),
     )
     calculus: bool = setting(
         True, "filter as published, without the patch calculus: the same gradients from more memory, to compare with"
@@ -310,9 +314,17 @@ class Measuring(Measured, Losses, Which):
 class Budget(Group):
     """A budget, and what may be done within it."""
 
-    memory: int | str | None = setting(None, "the most that the step's arena may take, as in 256KB or 2MB", "BYTES")
+    memory: int | str | None = setting(
+        None,
+        "the most that the step's arena may take, as in 256KB or 2MB",
+        "BYTES",
+        check=checks.readable(read_bytes),
+    )
     step_flops: float | str | None = setting(
-        None, "the most that the convolutions of a step may count, as in 250M or 1.5G", "N"
+        None,
+        "the most that the convolutions of a step may count, as in 250M or 1.5G",
+        "N",
+        check=checks.readable(read_count),
     )
     r: Sequence[int] = setting(
         (2, 4, 7),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from gfcompile.errors import UserError
-from gfcompile.settings.words import option
 
 T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
@@ -40,26 +39,30 @@ def by_pattern(settings: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
-def read_bytes(name: str, given: int | str) -> int:
-    """262144 of `256KB` or 262144: B, KB, MB and GB of 1024 each."""
-    text = str(given).strip().upper()
-    number = text.rstrip("KMGB")
-    unit = text[len(number) :]
-    size = _number(number.strip())
-    if isinstance(given, bool) or size is None or unit not in _UNITS or not 0 < size * _UNITS[unit] < 2**63:
-        raise UserError(f"{option(name, given)}: must be a number of bytes, as in 262144, 256KB or 2MB")
-    return int(size * _UNITS[unit])
+def read_bytes(given: int | str) -> int:
+    """262144 of `256KB` or 262144: B, KB, MB and GB of 1024 each. A ValueError says what it must be."""
+    found = _scaled(given, _UNITS)
+    if found is None:
+        raise ValueError("must be a number of bytes, as in 262144, 256KB or 2MB")
+    return found
 
 
-def read_count(name: str, given: float | str) -> int:
-    """2000000 of `2M` or 2000000: K, M, G and T of 1000 each."""
+def read_count(given: float | str) -> int:
+    """2000000 of `2M` or 2000000: K, M, G and T of 1000 each. A ValueError says what it must be."""
+    found = _scaled(given, _COUNTS)
+    if found is None:
+        raise ValueError("must be a number of operations, as in 250M or 1.5G")
+    return found
+
+
+def _scaled(given: float | str, units: Mapping[str, int]) -> int | None:
+    """A number with its unit, above 0 and of at most 63 bits."""
     text = str(given).strip().upper()
-    number = text.rstrip("KMGT")
-    unit = text[len(number) :]
-    count = _number(number.strip())
-    if isinstance(given, bool) or count is None or unit not in _COUNTS or not 0 < count * _COUNTS[unit] < 2**63:
-        raise UserError(f"{option(name, given)}: must be a number of operations, as in 250M or 1.5G")
-    return int(count * _COUNTS[unit])
+    number = text.rstrip("KMGTB")
+    unit, size = text[len(number) :], _number(number.strip())
+    if isinstance(given, bool) or size is None or unit not in units or not 0 < size * units[unit] < 2**63:
+        return None
+    return int(size * units[unit])
 
 
 def _value(text: str) -> Any:

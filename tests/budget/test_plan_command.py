@@ -54,20 +54,20 @@ def test_plan_and_compile_it(capsys: Capture, folder: Path, tmp_path: Path) -> N
     ("options", "text"),
     [
         ([], "plan: needs a budget; give --memory, as in --memory 2MB"),
-        (["--memory", "lots"], "--memory 'lots': must be a number of bytes, as in 262144, 256KB or 2MB"),
-        (["--memory", "-3"], "--memory '-3': must be a number of bytes, as in 262144, 256KB or 2MB"),
+        (["--memory", "lots"], "--memory lots: must be a number of bytes, as in 262144, 256KB or 2MB"),
+        (["--memory", "-3"], "--memory -3: must be a number of bytes, as in 262144, 256KB or 2MB"),
         (
             ["--memory", "2MB", "--step-flops", "many"],
-            "--step-flops 'many': must be a number of operations, as in 250M or 1.5G",
+            "--step-flops many: must be a number of operations, as in 250M or 1.5G",
         ),
         (
             ["--memory", "2MB", "--data", "nowhere.npz"],
             "--data nowhere.npz: no such file; write it with numpy.savez(path, x=..., y=...)",
         ),
-        (["--memory", "2MB", "--r", "0"], "--r '0': must be patch edges of 1 or more, as in 1,2,4,7"),
+        (["--memory", "2MB", "--r", "0"], "--r 0: must be patch edges of 1 or more, as in 1,2,4,7"),
         (
             ["--memory", "2MB", "--sparse", "2"],
-            "--sparse '2.0': must be shares of the input channels between 0 and 1, as in 0.5,0.25",
+            "--sparse 2.0: must be shares of the input channels between 0 and 1, as in 0.5,0.25",
         ),
         (
             ["--memory", "2MB", "--sparse", "few"],
