@@ -30,8 +30,9 @@ from gfcompile.optimizers import resolve_optimizer, starting_rate
 from gfcompile.progress import Progress, silent
 from gfcompile.runtime.step import Step as RuntimeStep
 from gfcompile.settings.fields import Group, make
+from gfcompile.settings.planning import Measuring, Planning
 from gfcompile.settings.reference import document, parameters
-from gfcompile.settings.schema import Machine, Measuring, Planning, Request, Settings, Training, Which
+from gfcompile.settings.schema import Machine, Request, Settings, Training, Which
 from gfcompile.settings.text import read_bytes, read_count
 from gfcompile.settings.words import Caller, option, speaking_to
 from gfcompile.targets import Target, explain_foreign, find_target

@@ -12,7 +12,7 @@ from gfcompile.job import Analysis, Job
 from gfcompile.progress import Progress, silent
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
-from gfcompile.settings.schema import Choice
+from gfcompile.settings.planning import Choice
 from gfcompile.stages import lower_job, place
 from gfcompile.targets import Target
 

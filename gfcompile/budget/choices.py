@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gfcompile.settings.schema import EXACT, FILTER, FREEZE, Choice, Request
+from gfcompile.settings.planning import EXACT, FILTER, FREEZE, Choice
+from gfcompile.settings.schema import Request
 
 FROZEN, TRAINED = Choice(FREEZE), Choice(EXACT)
 

@@ -16,7 +16,7 @@ from gfcompile.report.plan_picture import Mark, draw_plans
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.runtime.tensorfile import write_atomically
-from gfcompile.settings.schema import Choice
+from gfcompile.settings.planning import Choice
 from gfcompile.settings.words import option
 
 COLUMNS = ("", "score", "arena, placed", "kept, estimated", "FLOPs per step", "plan")

@@ -16,7 +16,7 @@ from gfcompile.job import Job
 from gfcompile.plan import Layer
 from gfcompile.runtime.tensorfile import write_atomically
 from gfcompile.settings.fields import settings_of
-from gfcompile.settings.schema import EXACT, FILTER, FREEZE, Choice
+from gfcompile.settings.planning import EXACT, FILTER, FREEZE, Choice
 from gfcompile.settings.words import option
 from gfcompile.stages import make_survey
 

@@ -28,7 +28,7 @@ from gfcompile.noise.similarity import Likeness
 from gfcompile.plan import make_plan
 from gfcompile.progress import Progress, silent
 from gfcompile.report.units import in_bytes, in_flops
-from gfcompile.settings.schema import Choice
+from gfcompile.settings.planning import Choice
 from gfcompile.settings.words import either, option
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import Target

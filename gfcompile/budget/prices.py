@@ -27,7 +27,7 @@ from gfcompile.plan import Layer
 from gfcompile.progress import Progress, silent
 from gfcompile.report.kept import EXACT_INPUT, kept_tensors
 from gfcompile.report.memory_schema import Kept
-from gfcompile.settings.schema import Choice
+from gfcompile.settings.planning import Choice
 from gfcompile.stages import allowed_algorithms
 
 Cost = tuple[int, int]  # bytes, FLOPs

@@ -16,20 +16,9 @@ from gfcompile.cli.options import (
     reading,
 )
 from gfcompile.errors import UserError
+from gfcompile.settings.planning import Budget, Measured
 from gfcompile.settings.readers import whole
-from gfcompile.settings.schema import (
-    Budget,
-    Computed,
-    Estimation,
-    Losses,
-    Machine,
-    Measured,
-    Selection,
-    Training,
-    Tuned,
-    Which,
-    Written,
-)
+from gfcompile.settings.schema import Computed, Estimation, Losses, Machine, Selection, Training, Tuned, Which, Written
 
 ABOUT = """\
 Compile a PyTorch CNN into a native training step: forward, loss, backward with gradient filtering on the

@@ -12,7 +12,7 @@ from gfcompile.cli.compile_command import compile_command
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
-from gfcompile.settings.schema import Planning
+from gfcompile.settings.planning import Planning
 
 if TYPE_CHECKING:
     from torch import Tensor

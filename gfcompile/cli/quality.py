@@ -8,7 +8,8 @@ import json
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
-from gfcompile.settings.schema import Measuring, Request, Which
+from gfcompile.settings.planning import Measuring
+from gfcompile.settings.schema import Request, Which
 
 OK = 0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gfcompile.noise.measure import LayerNoise, Measured
 from gfcompile.noise.similarity import CEILING_DB
-from gfcompile.settings.schema import LEAST_COSINE
+from gfcompile.settings.planning import LEAST_COSINE
 
 GROWS_DB = 1.0  # less than this may be the border's doing
 

@@ -23,7 +23,7 @@ from gfcompile.report.quality_picture import Panel, draw_quality
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import by_x
 from gfcompile.runtime.tensorfile import write_atomically
-from gfcompile.settings.schema import LEAST_COSINE
+from gfcompile.settings.planning import LEAST_COSINE
 from gfcompile.settings.words import option
 
 

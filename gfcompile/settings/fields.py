@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 
 from gfcompile.errors import UserError
-from gfcompile.settings.words import option
+from gfcompile.settings.words import either, option
 
 G = TypeVar("G", bound="Group")
 Check = Callable[[Any], str | None]  # what is wrong with a value, or None
@@ -33,17 +33,20 @@ def fine(_: Any) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """`help` names other settings as `{name}`, for each caller in its own words. `read` makes a value of text."""
+    """`help` names other settings as `{name}`, for each caller in its own words; `python` says what Python may give,
+    where that is more or written otherwise. `read` makes a value of text."""
 
     help: str
     metavar: str | None = None
     form: Form = Form.ONE
     read: Callable[[str], Any] = str
     check: Check = fine
+    python: str | None = None
 
     def helping(self) -> str:
         """The help in the caller's words."""
-        return re.sub(r"\{(\w+)\}", lambda found: option(found[1]), self.help)
+        text = self.help if self.python is None else either(self.help, self.python)
+        return re.sub(r"\{(\w+)\}", lambda found: option(found[1]), text)
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         """The values that `check` looks at, each with the pattern that it is for."""
@@ -62,10 +65,11 @@ def setting(
     form: Form = Form.ONE,
     read: Callable[[str], Any] = str,
     check: Check = fine,
+    python: str | None = None,
 ) -> Any:
     """A field of a group. Without a metavar it is a flag."""
     form = Form.FLAG if metavar is None else form
-    return field(default=default, metadata={"setting": Setting(help, metavar, form, read, check)})
+    return field(default=default, metadata={"setting": Setting(help, metavar, form, read, check, python)})
 
 
 @dataclass(frozen=True, kw_only=True)

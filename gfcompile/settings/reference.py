@@ -9,17 +9,8 @@ import textwrap
 from pathlib import Path
 
 from gfcompile.settings.fields import Form, Group, settings_of
-from gfcompile.settings.schema import (
-    Budget,
-    Build,
-    Estimation,
-    Measured,
-    Measuring,
-    Planning,
-    Selection,
-    Settings,
-    Training,
-)
+from gfcompile.settings.planning import Budget, Measured, Measuring, Planning
+from gfcompile.settings.schema import Build, Estimation, Selection, Settings, Training
 from gfcompile.settings.words import Caller, option_name, speaking_to
 
 WIDTH = 119

@@ -14,13 +14,12 @@ from typing import Any
 
 from gfcompile.settings import checks, readers
 from gfcompile.settings.fields import Form, Group, setting
-from gfcompile.settings.text import read_bytes, read_count
+from gfcompile.settings.text import read_bytes
 
 DEFAULT_PATCH = 2
 BATCHNORM_MODES = ("eval", "train", "frozen")
 STRATEGIES = ("step", "epoch", "fixed", "norm")
 AUTO = "auto"
-LEAST_COSINE = 0.7  # as much signal as noise: of two such steps one is wasted
 PathLike = str | os.PathLike[str]
 
 
@@ -36,7 +35,11 @@ class Which(Group):
         check=checks.check_count,
     )
     train: str | Sequence[str] = setting(
-        (), "train these layers too, as in 'layer3.*'; may be repeated", "PATTERN", Form.SEVERAL
+        (),
+        "train these layers too, as in 'layer3.*'; may be repeated",
+        "PATTERN",
+        Form.SEVERAL,
+        python="train these layers too: a name pattern, as in 'layer3.*', or several",
     )
     batchnorm: str | Mapping[str, str] = setting(
         "eval",
@@ -46,6 +49,8 @@ class Which(Group):
         Form.BY_PATTERN,
         readers.mode,
         checks.one_of(*BATCHNORM_MODES),
+        "eval: running statistics stay fixed; train: batch statistics, and running ones are updated; frozen: eval, and"
+        " the affine parameters stay too; or {pattern: mode}",
     )
     dropout: bool = setting(False, "train with the model's dropouts on; they are off otherwise")
 
@@ -79,6 +84,7 @@ class Selection(Trained):
         "a plan.toml as `gfcompile plan` writes it, in place of {layers}, {r}, {train}, {exact} and {sparse}",
         "FILE",
         read=Path,
+        python="a plan.toml, or what `find_plan` returned, in place of {layers}, {r}, {train}, {exact} and {sparse}",
     )
 
 
@@ -94,6 +100,7 @@ class Estimated(Group):
         Form.BY_PATTERN,
         readers.patch,
         checks.check_patch,
+        'patch edge in output pixels, 2 by default; or {pattern: r}, "*" for the rest, None for layers that stay exact',
     )
     exact: bool = setting(False, "train the same layers without filtering")
     sparse: Mapping[str, float] | None = setting(None, "", "[NAME=]RATIO", Form.BY_PATTERN, check=checks.check_share)
@@ -136,6 +143,9 @@ class Estimation(Estimated):
         Form.BY_PATTERN,
         readers.share,
         checks.or_word(AUTO, checks.check_share),
+        "update, per step, the weights of this share of a trained convolution's input channels only, 0.1 or {pattern:"
+        ' share}, and keep nothing of the others; "auto": as many layers as {memory} allows, smaller shares in later'
+        " ones, 2 % of all convolution weights",
     )
     memory: int | str | None = setting(
         None,
@@ -164,6 +174,8 @@ class Losses(Group):
         "cross_entropy (default), bce_with_logits, mse, l1, smooth_l1, huber or module:callable, with settings as in"
         " cross_entropy:label_smoothing=0.1,ignore_index=255,weight=1/2/0.5 or weight=FILE.npy",
         "NAME[:KEY=VALUE,...]",
+        python="a name, with settings as in cross_entropy:label_smoothing=0.1 (bce_with_logits, mse, l1, smooth_l1,"
+        " huber), a mapping, a loss of torch.nn, or a callable (output, target) -> scalar",
     )
 
 
@@ -179,7 +191,14 @@ def _choice(help: str) -> Any:
 class Training(Losses):
     """The loss, the optimizer and its settings."""
 
-    optimizer: Any = setting("sgd", "sgd (default), adam, adamw or rmsprop", "NAME")
+    optimizer: Any = setting(
+        "sgd",
+        "sgd (default), adam, adamw or rmsprop",
+        "NAME",
+        python="sgd, adam, adamw or rmsprop: a name, a mapping, gfcompile.AdamW(...), or a new torch.optim one over the"
+        " model's parameters, whose groups hold for the parameters in them; a trained one in none takes the first"
+        " group's settings",
+    )
     lr: float | None = setting(
         None,
         "learning rate to start with, default 0.01, of adam and adamw 0.001; can be set at run time",
@@ -197,7 +216,11 @@ class Training(Losses):
     clip_norm: float | None = _amount("scale all gradients down together to at most this norm")
     clip_value: float | None = _amount("clip each gradient value to at most this size, after {clip_norm}")
     betas: Sequence[float] | None = setting(
-        None, "adam and adamw; default: 0.9,0.999", "B1,B2", read=readers.pair_of_numbers
+        None,
+        "adam and adamw; default: 0.9,0.999",
+        "B1,B2",
+        read=readers.pair_of_numbers,
+        python="adam and adamw; default: (0.9, 0.999)",
     )
     nesterov: bool | None = _choice("sgd: Nesterov momentum")
     amsgrad: bool | None = _choice("adam, adamw: divide by the largest squares so far")
@@ -209,6 +232,7 @@ class Training(Losses):
         "PATTERN:KEY=VALUE,...",
         Form.BY_PATTERN,
         readers.group,
+        python='settings of some parameters, by name: {"*.bias": {"weight_decay": 0.0, "lr_factor": 0.1}}',
     )
 
     @property
@@ -251,6 +275,7 @@ class Tuned(Group):
         "the tuning database; default: $GFCOMPILE_TUNING, or ~/.local/share/gfcompile/tuning.jsonl",
         "FILE",
         read=Path,
+        python="follow the schedules that `gfcompile tune` found faster, those of this file first; False: none",
     )
 
 
@@ -287,96 +312,3 @@ class Build(Tuned, Written, Computed, Machine):
 @dataclass(frozen=True, kw_only=True)
 class Settings(Build, Training, Estimation, Selection):  # dataclasses take the fields of the last base first
     """All that compiling is told of, beside the model and the shape of its input."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured(Group):
-    """What is measured of each layer."""
-
-    r: Sequence[int] = setting(
-        (1, 2, 4, 7), "patch edges to try; default: 1,2,4,7", "R,R,...", Form.LISTED, readers.edges, checks.check_edge
-    )
-    cosine: float = setting(
-        LEAST_COSINE,
-        "a layer bears r if the cosine of its filtered with its exact weight gradient is C or more; default: 0.7",
-        "C",
-        read=readers.amount,
-        check=checks.check_cosine,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measuring(Measured, Losses, Which):
-    """What `quality` is told."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget(Group):
-    """A budget, and what may be done within it."""
-
-    memory: int | str | None = setting(
-        None,
-        "the most that the step's arena may take, as in 256KB or 2MB",
-        "BYTES",
-        check=checks.readable(read_bytes),
-    )
-    step_flops: float | str | None = setting(
-        None,
-        "the most that the convolutions of a step may count, as in 250M or 1.5G",
-        "N",
-        check=checks.readable(read_count),
-    )
-    r: Sequence[int] = setting(
-        (2, 4, 7),
-        "patch edges to choose from; default: 2,4,7",
-        "R,R,...",
-        Form.LISTED,
-        readers.edges,
-        checks.check_edge,
-    )
-    sparse: Sequence[float] = setting(
-        (0.25,),
-        "shares of input channels to choose from, beside all of them; none: no such updates; default: 0.25",
-        "S,S,...",
-        Form.LISTED,
-        readers.shares,
-        checks.check_part,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planning(Tuned, Machine, Training, Which, Budget):
-    """What `plan` is told."""
-
-
-FREEZE, EXACT, FILTER = "freeze", "exact", "filter"
-
-
-@dataclass(frozen=True)
-class Choice(Group):
-    """A layer's line in plan.toml: what is done with it."""
-
-    do: str = setting(
-        FREEZE,
-        "freeze: not trained; exact: trained with exact gradients; filter: with gradients averaged over patches",
-        "WAY",
-        check=checks.one_of(FREEZE, EXACT, FILTER),
-    )
-    r: int | None = setting(
-        None, "of a filtered layer: the patches' edge in output pixels, as in r = 2", "R", check=checks.check_plan_edge
-    )
-    sparse: float | None = setting(
-        None,
-        "of a trained convolution: the share of its input channels that a step draws and updates, as in sparse = 0.25",
-        "SHARE",
-        check=checks.check_plan_share,
-    )
-
-    def __str__(self) -> str:
-        way = f"r={self.r}" if self.do == FILTER else self.do
-        return way if self.sparse is None else f"{way} sparse {self.sparse:g}"
-
-    @property
-    def trains(self) -> bool:
-        """Whether anything of the layer is updated."""
-        return self.do != FREEZE

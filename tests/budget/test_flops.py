@@ -20,7 +20,8 @@ from gfcompile.passes.select import BACKWARD
 from gfcompile.plan import make_plan
 from gfcompile.report import survey_report
 from gfcompile.report.schema import TrainedFlops
-from gfcompile.settings.schema import Choice, Request
+from gfcompile.settings.planning import Choice
+from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget import nets

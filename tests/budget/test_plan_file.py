@@ -11,7 +11,8 @@ from gfcompile.budget.planfile import FORMAT, apply_plan, write_plan
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
-from gfcompile.settings.schema import EXACT, FILTER, Choice, Request
+from gfcompile.settings.planning import EXACT, FILTER, Choice
+from gfcompile.settings.schema import Request
 from tests.budget.nets import small
 
 HEAD = f'format = "{FORMAT}"\n[layers]\n'

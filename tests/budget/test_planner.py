@@ -23,7 +23,8 @@ from gfcompile.plan import make_plan
 from gfcompile.report.counts import exact_flops, filtered_flops
 from gfcompile.report.memory import make_memory
 from gfcompile.report.units import in_bytes, in_flops
-from gfcompile.settings.schema import EXACT, FILTER, Choice, Request
+from gfcompile.settings.planning import EXACT, FILTER, Choice
+from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse, make_survey
 from gfcompile.targets import find_target
 from tests.budget.nets import small

@@ -16,7 +16,8 @@ from gfcompile.cli.parsers import compile_parser, plan_parser, quality_parser
 from gfcompile.errors import UserError
 from gfcompile.settings import keywords, reference
 from gfcompile.settings.fields import Form, Group, settings_of
-from gfcompile.settings.schema import Choice, Measuring, Planning, Request, Settings
+from gfcompile.settings.planning import Choice, Measuring, Planning
+from gfcompile.settings.schema import Request, Settings
 from gfcompile.settings.words import Caller, option, option_name, speaking_to
 from tests.models.zoo import INPUTS, ZOO
 
