@@ -48,7 +48,8 @@ def option(name: str, value: Any = _ABSENT, pattern: str = "*") -> str:
         name = _ARGUMENTS.get(name, name)
         if value is _ABSENT:
             return name
-        return f"{name}={value!r}" if pattern == "*" else f"{name}={ {pattern: value}!r}".replace("= {", "={")
+        given = value if pattern == "*" else {pattern: value}
+        return f"{name}={given!r}"
     if value is _ABSENT:
         return option_name(name)
     text = "exact" if value is None else value
