@@ -56,9 +56,9 @@ def option(name: str, value: Any = _ABSENT, pattern: str = "*") -> str:
     return f"{option_name(name)} {text}" if pattern == "*" else f"{option_name(name)} {pattern}={text}"
 
 
-def flag(name: str, value: bool = True) -> str:
-    """A setting that is turned on, or off: on the command line, its name alone."""
-    return either(option_name(name), f"{name}={value}")
+def flag(name: str) -> str:
+    """A setting that is turned on: on the command line, its name alone."""
+    return either(option_name(name), f"{name}=True")
 
 
 def either(command_line: str, python: str) -> str:
