@@ -105,17 +105,17 @@ def test_a_dump_in_an_artifact_finds_its_weights(tmp_path: Path, capsys: pytest.
 def test_a_broken_contract_is_seen_again_from_its_dump(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgetful(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def mistaken(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         node = emit(graph, target, *args, **kwargs)
         if target is torch.ops.aten.sum.dim_IntList:
-            del node.meta["val"]
+            node.meta["val"] = node.meta["val"].new_empty([7])
         return node
 
-    monkeypatch.setattr(filter_pass, "emit", forgetful)
+    monkeypatch.setattr(filter_pass, "emit", mistaken)
     model = ["tests.models.zoo:plain", "--input", "4x3x16x16", "--layers", "1", "--r", "2", "--quiet"]
     assert main([*model, "--out", str(tmp_path / "out"), "--dump", str(tmp_path)]) == 70
     broken = capsys.readouterr().err
-    assert "pass 'filter' left 'sum_dim_int_list' without a shape" in broken
+    assert "pass 'filter' left 'sum_dim_int_list' recorded as float32[7], and it is float32[12]" in broken
     written = sorted(path.name for path in (tmp_path / "train").glob("*.txt"))
     assert written[-1].endswith("_select.txt")
     assert main(["run-pass", "filter", str(tmp_path / "train" / written[-1])]) == 70

@@ -186,7 +186,7 @@ def test_a_target_that_does_not_run_here(tmp_path: Path) -> None:
     """Told before anything is compiled."""
     for name in ("rpi4", "jetson"):
         assert compile_error(tmp_path / "net_step", target=name) == (
-            f"target '{name}': it is for aarch64, this machine is x86_64;"
+            f"target='{name}': it is for aarch64, this machine is x86_64;"
             " gfcompile.build(...) writes the artifact without loading it"
         )
 
@@ -196,7 +196,7 @@ def test_a_cpu_without_the_instructions(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(codegen, "llvm_get_system_cpu", lambda: "x86-64-v2")
     text = compile_error(tmp_path / "net_step", target="x86-64-v3")
-    assert text.startswith("target 'x86-64-v3': this machine's CPU lacks avx, avx2, fma; gfcompile.build(...) writes")
+    assert text.startswith("target='x86-64-v3': this machine's CPU lacks avx, avx2, fma; gfcompile.build(...) writes")
 
 
 @pytest.mark.slow
