@@ -1,4 +1,4 @@
-"""The whole road, from a model to the folder of an artifact."""
+"""The road from a loaded model to the folder of an artifact. `frontend.load` reads files, `api.make_job` settings."""
 
 from __future__ import annotations
 
