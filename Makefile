@@ -1,4 +1,4 @@
-# make help | setup | demo | test | test-fast | coverage | fuzz | fuzz-models | lint | hooks | bench | bench-memory | evidence | golden | clean
+# make help | setup | demo | test | test-fast | coverage | faults | fuzz | fuzz-models | lint | hooks | bench | bench-memory | evidence | golden | clean
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -6,11 +6,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# the suite mostly compiles: one worker a core of a small machine
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+# the suite mostly compiles: one worker per core of a small machine; a file stays with one worker, for what its tests share
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+COVERAGE_FLAGS ?= -n 2 --dist worksteal
 MINUTES ?= 5
 
-.PHONY: help setup demo test test-fast coverage fuzz fuzz-models lint hooks bench bench-memory evidence golden clean
+.PHONY: help setup demo test test-fast coverage faults fuzz fuzz-models lint hooks bench bench-memory evidence golden clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -34,8 +35,11 @@ test-fast: $(STAMP)  ## the suite without the tests marked slow
 	$(PY) -m pytest -m "not slow and not coverage" $(PYTEST_FLAGS)
 
 coverage: $(STAMP)  ## every operator by itself, then every definition of tests/models, against PyTorch (an hour or more)
-	$(PY) -m pytest -m coverage $(PYTEST_FLAGS)
+	$(PY) -m pytest -m coverage $(COVERAGE_FLAGS)
 	$(PY) -m tests.coverage
+
+faults: $(STAMP)  ## put deliberate faults into a copy, one by one, and count those that the tests notice (half an hour)
+	$(PY) -m tests.faults $(NAMES)
 
 fuzz: $(STAMP)  ## look for files that crash the C parsers and the Python loaders, MINUTES=5 for all of them together
 	$(PY) -m tests.fuzz --minutes $(MINUTES)

@@ -145,7 +145,8 @@ def find_plan(
     batch (x, y) on which layers and noise are measured; without, every layer is worth the same and noise is estimated
     from the kernels. `step_flops` bounds the FLOPs of the convolutions of a step. `out` is written as plan.toml, which
     `compile(plan=...)` takes; a `Found` does as well. The best candidate whose arena, as the compiler places it, keeps
-    to the budget is returned: more memory never gives a worse score.
+    to the budget is returned: more memory never gives a worse score. Ctrl-C raises a KeyboardInterrupt whose `found` is
+    the best plan so far, if there is one.
     """
     given = make(Planning, settings, "find_plan")
     if out is not None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from pathlib import Path
 
-from gfcompile.artifact.folder import check_destination, new_artifact, write_artifact
-from gfcompile.artifact.library import emit, link
+from gfcompile.artifact.destination import check_destination
+from gfcompile.artifact.folder import new_artifact, write_artifact
+from gfcompile.artifact.library import compile_runtime_meanwhile, emit, link
 from gfcompile.codegen.cuda import packages
+from gfcompile.codegen.forks import in_background, promised
 from gfcompile.codegen.link import require_linker
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
@@ -18,10 +25,32 @@ from gfcompile.job import Analysis, Job
 from gfcompile.plan import make_plan
 from gfcompile.progress import Progress, silent
 from gfcompile.settings.words import flag, option
-from gfcompile.stages import give_places, look_at, lower, rewrite, schedule, trace_steps
+from gfcompile.stages import (
+    compile_ahead,
+    give_places,
+    look_at,
+    lower,
+    make_scheduler,
+    plan_comparisons,
+    rewrite,
+    schedule,
+    trace_steps,
+)
 from gfcompile.targets import Target
 
 
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Compiling makes millions of objects that live on, and Python's collector looks at all of them again and again."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@collecting_seldom()
 def compile_job(
     job: Job,
     out: Path,
@@ -38,12 +67,18 @@ def compile_job(
 
     surveyed = look_at(job, progress)  # the model run once: its layers, its forward pass
     plan = make_plan(surveyed.layers, job.request)  # which are trained, and how their gradients are estimated
-    traced = trace_steps(surveyed, plan, progress)  # forward and backward as graphs
-    rewritten = rewrite(traced, target.kind, dumps.observe, progress, choose_by(tuning, target))  # the passes
-    lowered = lower(rewritten, progress)  # kernels in TVM's terms, before any schedule
-    scheduled = schedule(lowered, target, progress, tuning)  # loops for this machine, calls in order
-    analysis = give_places(scheduled)  # every tensor's place in memory
-    write_step(analysis, out, progress, dumps, debug)  # code, library, folder
+    runtime = compile_runtime_meanwhile(job, target, debug)
+    scheduler = make_scheduler(target, tuning)
+    with ExitStack() as meanwhile:  # on other cores
+        meanwhile.enter_context(in_background(lambda: compile_ahead(surveyed, plan, scheduler)))
+        traced = trace_steps(surveyed, plan, progress)  # forward and backward as graphs
+        compare = meanwhile.enter_context(promised(lambda: plan_comparisons(traced, scheduler)))
+        rewritten = rewrite(traced, target.kind, dumps.observe, progress, choose_by(tuning, target))  # the passes
+        lowered = lower(rewritten, progress)  # kernels in TVM's terms, before any schedule
+        scheduled = schedule(lowered, scheduler, progress)  # loops for this machine, calls in order
+        analysis = give_places(scheduled, compare)  # every tensor's place in memory
+        runtime.join()
+        write_step(analysis, out, progress, dumps, debug)  # code, library, folder
 
     sys.modules.pop(out.name, None)  # an artifact of this name that was imported before
     importlib.invalidate_caches()
@@ -62,11 +97,12 @@ def write_step(
 
     A `debug` library watches its memory and takes more of it; a `timed` one has a clock around every call.
     """
-    with new_artifact(out) as scratch:
+    with new_artifact(out) as scratch, ThreadPoolExecutor(1) as other:
         sources = emit(analysis, scratch.sources, progress, debug, timed, out.name)  # objects, and the driver in C
-        link(sources, scratch.folder, analysis.scheduler.target, progress)  # with the runtime
+        words, target = copy_context(), analysis.scheduler.target  # errors speak to the same caller there
+        linking = other.submit(lambda: words.run(link, sources, scratch.folder, target, progress))  # with the runtime
         graphs, model = (dumps.files, dumps.model) if dumps is not None else ({}, None)
-        write_artifact(analysis, sources, scratch.folder, progress, graphs, model)
+        write_artifact(analysis, sources, scratch.folder, progress, graphs, model, linking.result)
     return out
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -20,8 +22,6 @@ from gfcompile.passes.prefix import Prefix
 from gfcompile.plan import Layer, Plan
 from gfcompile.settings.schema import Request
 from gfcompile.step import Materialised, Refusal, Step
-
-COMPARISONS = ("exact", "published")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Every program after its passes, comparisons included."""
+    """Every program that will be built, after its passes."""
 
     traced: Traced
     steps: dict[str, Step]
@@ -110,8 +110,7 @@ class Analysis:
     them, if the job asks for a cache, features and train_features: train cut after its frozen `prefix`.
 
     `output` is the model's on the example: a tensor or a structure of them. `shared` maps further names of a tensor to
-    the one in use. `comparisons` are training programs that are planned and not built, both without the patch calculus,
-    keeping what autograd would: `exact`, and `published`, which filters; none if nobody asked for them.
+    the one in use. `compare` makes the training programs that the step is compared with.
     """
 
     job: Job
@@ -121,11 +120,17 @@ class Analysis:
     programs: dict[str, Planned]
     scheduler: Scheduler
     state: StateTable
-    comparisons: dict[str, Planned]
     prefix: Prefix
     original: dict[str, Tensor]
     output: Any
     shared: dict[str, str]
+    compare: Callable[[], dict[str, Planned]] = field(repr=False)
+
+    @cached_property
+    def comparisons(self) -> dict[str, Planned]:
+        """Training programs that are planned when somebody asks, and not built; both without the patch calculus,
+        keeping what autograd would: `exact`, and `published`, which filters."""
+        return self.compare()
 
     @property
     def refusals(self) -> list[Refusal]:

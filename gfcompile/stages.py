@@ -11,10 +11,13 @@ from torch import Tensor
 
 from gfcompile.codegen import lower as relax
 from gfcompile.codegen.arena import plan_arena
+from gfcompile.codegen.build import KernelBuilder, make_object
 from gfcompile.codegen.driver import Planned
 from gfcompile.codegen.program import make_program
+from gfcompile.codegen.recipes import digest_of, machine_digest
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
+from gfcompile.codegen.store import open_store
 from gfcompile.codegen.support import Unsupported
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
@@ -23,7 +26,8 @@ from gfcompile.frontend.losses import Loss, main_output
 from gfcompile.frontend.survey import shared_names, survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.geometry.winograd import Choose, choose_edge
-from gfcompile.job import COMPARISONS, Analysis, Job, Lowered, Rewritten, Scheduled, Surveyed, Traced
+from gfcompile.graph.text import print_graph
+from gfcompile.job import Analysis, Job, Lowered, Rewritten, Scheduled, Surveyed, Traced
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, split
 from gfcompile.plan import Layer, Plan, make_plan
@@ -88,30 +92,46 @@ def find_unsupported(job: Job, progress: Progress = silent) -> tuple[Plan, list[
     return traced.plan, list(found.values())
 
 
+def compile_ahead(surveyed: Surveyed, plan: Plan, scheduler: Scheduler) -> None:
+    """The kernels of the forward pass, into the user's store: in a copy of this process, while that traces the rest.
+
+    Most kernels of the training step are among them. What the store has of this pass is not looked for again.
+    """
+    target, store = scheduler.target, scheduler.store
+    step = forward_step(surveyed.forward, plan, surveyed.job.example, frozenset())
+    done = digest_of("ahead", print_graph(step, "forward pass"), machine_digest(target))
+    if store.holds(done):
+        return
+    algorithms = allowed_algorithms(surveyed.job, target.kind, choose_by(scheduler.tuning, target))
+    step = pipeline.run(step, pipeline.prediction_passes(algorithms))
+    program = make_program("predict", relax.lower(step), step, scheduler)
+    builder = KernelBuilder(scheduler)
+    builder.add(program, plan_arena(program))
+    if target.kind == "cpu":
+        for task in builder.tasks():
+            make_object(task, scheduler)
+    store.write(done, b"")
+
+
 def rewrite(
     traced: Traced,
     kind: str = "cpu",
     observe: Observer | None = None,
     progress: Progress = silent,
     algorithms: Choose = choose_edge,
-    comparisons: bool = True,
 ) -> Rewritten:
-    """Every program after its passes, for targets of this kind; without `comparisons`, only what would be built."""
+    """Every program that will be built, after its passes, for targets of this kind."""
     job, plan = traced.job, traced.plan
     winograd = allowed_algorithms(job, kind, algorithms)
-    exact = replace(plan, trained=tuple(replace(layer, r=None, channels=None) for layer in plan.trained), refused=())
     variants = {
-        "train": (traced.training, plan, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
-        "gradients": (traced.training, plan, pipeline.gradient_passes(job.calculus, winograd)),
-        "exact": (traced.training, exact, pipeline.training_passes(job.optimizer, False, winograd)),
-        "published": (traced.training, plan, pipeline.training_passes(job.optimizer, False, winograd)),
-        "predict": (traced.forward, plan, pipeline.prediction_passes(winograd)),
+        "train": (traced.training, pipeline.training_passes(job.optimizer, job.calculus, winograd)),
+        "gradients": (traced.training, pipeline.gradient_passes(job.calculus, winograd)),
+        "predict": (traced.forward, pipeline.prediction_passes(winograd)),
     }
     steps = {}
-    for name, (source, its_plan, passes) in variants.items():
-        if comparisons or name not in COMPARISONS:
-            progress(f"rewriting: {name}")
-            steps[name] = pipeline.run(source.duplicate(its_plan), passes, _named(observe, name))
+    for name, (source, passes) in variants.items():
+        progress(f"rewriting: {name}")
+        steps[name] = pipeline.run(source.duplicate(plan), passes, _named(observe, name))
     prefix = find_prefix(steps["train"])
     if job.cache_prefix:
         for name, step in _cut(steps["train"], prefix).items():
@@ -141,17 +161,18 @@ def lower_job(
     observe: Observer | None = None,
     progress: Progress = silent,
     algorithms: Choose = choose_edge,
-    comparisons: bool = True,
 ) -> Lowered:
     """Trace, plan, rewrite and lower."""
-    return lower(rewrite(trace(job, progress), kind, observe, progress, algorithms, comparisons), progress)
+    return lower(rewrite(trace(job, progress), kind, observe, progress, algorithms), progress)
 
 
-def schedule(
-    lowered: Lowered, target: Target, progress: Progress = silent, tuning: Databases = NOTHING_KNOWN
-) -> Scheduled:
+def make_scheduler(target: Target, tuning: Databases = NOTHING_KNOWN) -> Scheduler:
+    """One for a target, with the user's store."""
+    return Scheduler(target, tuning, open_store())
+
+
+def schedule(lowered: Lowered, scheduler: Scheduler, progress: Progress = silent) -> Scheduled:
     """Schedule the kernels for a target, and order the calls."""
-    scheduler = Scheduler(target, tuning)
     programs = {}
     for name, module in lowered.modules.items():
         progress(f"scheduling: {name}")
@@ -159,11 +180,24 @@ def schedule(
     return Scheduled(lowered, scheduler, programs)
 
 
-def give_places(scheduled: Scheduled) -> Analysis:
-    """Give every tensor its place in the arena or the state."""
+def plan_comparisons(traced: Traced, scheduler: Scheduler) -> dict[str, Planned]:
+    """The step's peers in the report, which nobody builds, so their kernels are left out: see `Analysis`."""
+    job, plan = traced.job, traced.plan
+    winograd = allowed_algorithms(job, scheduler.target.kind, choose_by(scheduler.tuning, scheduler.target))
+    passes = pipeline.training_passes(job.optimizer, False, winograd)
+    exact = replace(plan, trained=tuple(replace(layer, r=None, channels=None) for layer in plan.trained), refused=())
+    found = {}
+    for name, its_plan in (("exact", exact), ("published", plan)):
+        step = pipeline.run(traced.training.duplicate(its_plan), passes)
+        program = make_program(name, relax.lower(step), step, scheduler)
+        found[name] = Planned(replace(program, functions={}), plan_arena(program))
+    return found
+
+
+def give_places(scheduled: Scheduled, compare: Callable[[], dict[str, Planned]] | None = None) -> Analysis:
+    """Give every tensor its place in the arena or the state. `compare` knows better when to make the comparisons."""
     lowered, state = scheduled.lowered, StateTable()
     programs = {name: Planned(program, plan_arena(program)) for name, program in scheduled.programs.items()}
-    comparisons = {name: programs.pop(name) for name in COMPARISONS if name in programs}
     for name in programs:
         state.add(name, lowered.steps[name])
     traced = lowered.traced
@@ -175,17 +209,17 @@ def give_places(scheduled: Scheduled) -> Analysis:
         programs=programs,
         scheduler=scheduled.scheduler,
         state=state,
-        comparisons=comparisons,
         prefix=lowered.prefix,
         original=traced.original,
         output=traced.output,
         shared=traced.shared,
+        compare=compare or (lambda: plan_comparisons(traced, scheduled.scheduler)),
     )
 
 
 def place(lowered: Lowered, target: Target, progress: Progress = silent, tuning: Databases = NOTHING_KNOWN) -> Analysis:
     """Schedule for a target, and place."""
-    return give_places(schedule(lowered, target, progress, tuning))
+    return give_places(schedule(lowered, make_scheduler(target, tuning), progress))
 
 
 def analyse(
@@ -223,6 +257,6 @@ def _check_batch(inputs: tuple[Tensor, ...]) -> None:
 
 
 def _named(observe: Observer | None, program: str) -> Callable[[int, str, Step], None] | None:
-    if observe is None or program in COMPARISONS:
+    if observe is None:
         return None
     return lambda index, name, step: observe(program, index, name, step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
@@ -88,7 +88,8 @@ class Event:
 class Step:
     """`inputs[i]` describes the body's i-th placeholder, `outputs[i]` its i-th output.
 
-    `origins` tells of a constant that a pass computed which of the model's parameters it mainly comes from.
+    `origins` tells of a constant that a pass computed which of the model's parameters it mainly comes from. `evaluated`
+    keeps what was computed of frozen tensors, for all copies of a step: each of its programs wants the same.
     """
 
     body: fx.GraphModule
@@ -100,13 +101,15 @@ class Step:
     layouts: dict[str, WeightLayout] = field(default_factory=dict)
     log: list[Event] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
+    evaluated: dict[Hashable, tuple[list[Tensor], Tensor]] = field(default_factory=dict, repr=False)
 
     def duplicate(self, plan: Plan) -> Step:
         """A copy for passes to change, under another plan for the same trained parameters; its log is empty."""
         graph = fx.Graph()
         graph.output(graph.graph_copy(self.body.graph, {}))
         body = fx.GraphModule(self.body, graph)
-        return Step(body, list(self.inputs), list(self.outputs), plan, dict(self.tensors), self.updated_buffers)
+        signature = list(self.inputs), list(self.outputs)
+        return Step(body, *signature, plan, dict(self.tensors), self.updated_buffers, evaluated=self.evaluated)
 
     def run(self, *inputs: Tensor, visit: Visit | None = None) -> tuple[Tensor, ...]:
         """The graph in plain PyTorch. (Calling `body` would need its code generated anew after every pass.)"""

@@ -1,12 +1,9 @@
-"""Artifacts of two networks for several targets, and what the one for this machine computes: each made once a run."""
+"""Artifacts of two networks for several targets, and what the one for this machine computes: each made once per run."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +15,30 @@ import gfcompile
 from gfcompile.codegen.link import find_missing
 from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
-from gfcompile.job import Job
+from gfcompile.job import Job, Lowered
 from gfcompile.settings.schema import Request
+from gfcompile.stages import lower_job
 from gfcompile.targets import Target, find_target
-from tests.lean import lower_lean, place_lean
+from tests.lean import place_lean
 from tests.missing import skip_for_want
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
 from tests.runtime.harness import read_state, write_arrays
+from tests.selection import often
+from tests.store import Store
 
 MODELS = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
 BOARDS = ("rpi3", "rpi4")
 JETSONS = ("jetson-nano", "jetson-tx2", "jetson-xavier", "jetson-orin")
-TARGETS = {"cpu": ("native", *BOARDS), "cuda": JETSONS}
+# each network and each kind of machine once: the smallest and the largest GPU, in-order and out-of-order cores
+ON_BOARDS = often(
+    [(model, board) for model in MODELS for board in BOARDS], [("resnet18", "rpi3"), ("mobilenet_v2", "rpi4")]
+)
+ON_JETSONS = often(
+    [(model, jetson) for model in MODELS for jetson in JETSONS],
+    [("resnet18", "jetson-nano"), ("mobilenet_v2", "jetson-orin")],
+)
 CLASSES, RATE, STEPS = 10, 0.01, 3
 
 
@@ -47,18 +54,14 @@ class Reference:
 
 
 class Builds:
-    """Makes artifacts when a test asks for them, once for all processes of a test run.
+    """Makes artifacts when a test asks for them, once for all processes of a test run."""
 
-    All targets of a kind are built together: lowering takes longest, and is the same for them.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
     def reference(self, model: str) -> Reference:
         native = self.artifact(model, "native")
-        with self._alone(f"{model}_reference"):
+        with self.store.alone(f"{model}_reference"):
             if not self._results(model, "state").exists():
                 self._train_here(model, native)
         state = _load(self._results(model, "state"))
@@ -70,34 +73,19 @@ class Builds:
         missing = find_missing(_machine(target))
         if missing is not None:
             skip_for_want(f"the linker of target {target} is not installed; {missing}")
-        kind = find_target(target).kind
-        with self._alone(f"{model}_{kind}"):
-            if not self._place(model, target).exists():
-                self._build_all(model, kind)
-        return self._place(model, target)
+        name = f"{model}_{target.replace('-', '_')}"
 
-    def _build_all(self, model: str, kind: str) -> None:
-        module, x, _ = make_model(model)
-        job = Job(module, (x,), resolve_loss("cross_entropy"), Request(layers=4, r={"*": 2}), lr=RATE)
-        lowered = lower_lean(job, kind)
-        for target in TARGETS[kind]:
-            if find_missing(_machine(target)) is None:
-                write_step(place_lean(lowered, _machine(target)), self._place(model, target))
+        def build(folder: Path) -> None:
+            folder.mkdir()
+            write_step(place_lean(_lowered(model, find_target(target).kind), _machine(target)), folder / name)
 
-    @contextlib.contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        with (self.folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _place(self, model: str, target: str) -> Path:
-        return self.folder / f"{model}_{target.replace('-', '_')}"
+        return self.store.get(name, build) / name
 
     def _arrays(self, model: str) -> Path:
-        return self.folder / f"{model}_arrays"
+        return self.store.folder / f"{model}_arrays"
 
     def _results(self, model: str, what: str) -> Path:
-        return self.folder / f"{model}_{what}.npz"
+        return self.store.folder / f"{model}_{what}.npz"
 
     def _train_here(self, model: str, native: Path) -> None:
         _, x, y = make_model(model)
@@ -108,6 +96,14 @@ class Builds:
             state = {entry["name"]: kept.view(entry["dtype"]) for entry, kept in entries}
             np.savez(self._results(model, "weights"), **{k: v.numpy() for k, v in step.state_dict().items()})
             np.savez(self._results(model, "state"), losses=losses, **state)
+
+
+@cache
+def _lowered(model: str, kind: str) -> Lowered:
+    """Lowering takes longest, and is the same for all targets of a kind."""
+    module, x, _ = make_model(model)
+    job = Job(module, (x,), resolve_loss("cross_entropy"), Request(layers=4, r={"*": 2}), lr=RATE)
+    return lower_job(job, kind)
 
 
 def _machine(target: str) -> Target:
@@ -132,6 +128,5 @@ def make_model(name: str) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 @pytest.fixture(scope="session")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
-    base = tmp_path_factory.getbasetemp()
-    return Builds((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "artifacts")
+def builds(store: Store) -> Builds:
+    return Builds(store)

@@ -13,32 +13,27 @@ from unittest import mock
 
 import gfcompile
 from gfcompile import stages
-from gfcompile.job import COMPARISONS, Analysis, Lowered, Rewritten, Scheduled
-from gfcompile.targets import Target
-
-
-def lower_lean(*arguments: Any, **options: Any) -> Lowered:
-    return stages.lower_job(*arguments, **options, comparisons=False)
+from gfcompile.job import Analysis, Job, Lowered, Scheduled
+from gfcompile.targets import Target, find_target
 
 
 def place_lean(lowered: Lowered, target: Target, *arguments: Any, **options: Any) -> Analysis:
     return _compared_with_itself(stages.place(lowered, target, *arguments, **options))
 
 
+def analyse_lean(job: Job, target: Target | None = None) -> Analysis:
+    target = target or find_target("native")
+    return place_lean(stages.lower_job(job, target.kind), target)
+
+
 @contextmanager
 def lean() -> Iterator[None]:
     """What is compiled meanwhile is compiled so."""
 
-    def rewrite(*arguments: Any) -> Rewritten:
-        return stages.rewrite(*arguments, comparisons=False)
-
-    def give_places(scheduled: Scheduled) -> Analysis:
+    def give_places(scheduled: Scheduled, _: Any) -> Analysis:
         return _compared_with_itself(stages.give_places(scheduled))
 
-    with (
-        mock.patch("gfcompile.compiler.rewrite", rewrite),
-        mock.patch("gfcompile.compiler.give_places", give_places),
-    ):
+    with mock.patch("gfcompile.compiler.give_places", give_places):
         yield
 
 
@@ -49,4 +44,4 @@ def lean_compile(*arguments: Any, **options: Any) -> gfcompile.CompiledStep:
 
 def _compared_with_itself(analysis: Analysis) -> Analysis:
     """With the step itself in the place of what it would be compared with."""
-    return replace(analysis, comparisons=dict.fromkeys(COMPARISONS, analysis.programs["train"]))
+    return replace(analysis, compare=lambda: dict.fromkeys(("exact", "published"), analysis.programs["train"]))

@@ -21,6 +21,7 @@ from gfcompile.cli.screen import Screen
 from gfcompile.codegen.link import find_missing
 from gfcompile.optimizers import SGD, AdamW, RMSprop
 from gfcompile.targets import find_target, list_targets
+from tests.lean import lean
 from tests.missing import skip_for_want
 from tests.models.zoo import INPUTS, ZOO
 
@@ -249,7 +250,7 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "diff", "run-pass"])
+@pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "graphs", "diff", "run-pass"])
 def test_each_command_has_help(capsys: Capture, command: str) -> None:
     assert main([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: gfcompile {command} ")
@@ -325,7 +326,8 @@ def test_what_to_copy_to_the_board(capsys: Capture, model: str, tmp_path: Path) 
     if missing is not None:
         skip_for_want(f"the linker of target rpi4 is not installed; {missing}")
     out = tmp_path / "pi_step"
-    assert main([model, "--layers", "1", "--target", "rpi4", "--out", str(out), *SMALL]) == 0
+    with lean():
+        assert main([model, "--layers", "1", "--target", "rpi4", "--out", str(out), *SMALL]) == 0
     text = capsys.readouterr().out
     assert re.search(rf"\ncopy to the board: {out}/ \(.*B\); it needs glibc 2.17 or newer\n", text)
     assert f"\n    scp -r {out} user@board:\n" in text
@@ -377,6 +379,7 @@ def test_dry_run_writes_only_the_dump(
     assert {"train", "predict", "report.md", "report.json", "arena.svg"} <= {
         path.name for path in (tmp_path / "graphs").iterdir()
     }
+    assert (tmp_path / "graphs" / "train" / "04_filter.onnx").is_file()
     assert main(["diff", "graphs", "03", "04"]) == 0
     assert "+++ train/04_filter.txt" in capsys.readouterr().out
 
@@ -416,7 +419,8 @@ def test_progress_elsewhere_is_a_line_a_stage(capsys: Capture) -> None:
 @pytest.fixture(scope="module")
 def artifact(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "plain_step"
-    assert main([model, "--layers", "2", "--r", "2", "--out", str(out), "--quiet", *SMALL]) == 0
+    with lean():
+        assert main([model, "--layers", "2", "--r", "2", "--out", str(out), "--quiet", *SMALL]) == 0
     return out
 
 
@@ -430,7 +434,8 @@ def test_the_artifact_has_its_report(capsys: Capture, artifact: Path) -> None:
 @pytest.mark.slow
 def test_compiling_ends_with_how_to_use_it(capsys: Capture, model: str, tmp_path: Path) -> None:
     out = tmp_path / "again_step"
-    assert main([model, "--layers", "1", "--out", str(out), *SMALL]) == 0
+    with lean():
+        assert main([model, "--layers", "1", "--out", str(out), *SMALL]) == 0
     assert "import again_step\n    step = again_step.load()\n" in capsys.readouterr().out
 
 
@@ -438,7 +443,8 @@ def test_compiling_ends_with_how_to_use_it(capsys: Capture, model: str, tmp_path
 def test_a_debug_build_passes_verify(capsys: Capture, model: str, tmp_path: Path) -> None:
     """Its guards hold, and what it computes is right."""
     out = tmp_path / "watched_step"
-    assert main([model, "--layers", "1", "--debug", "--out", str(out), "--quiet", *SMALL]) == 0
+    with lean():
+        assert main([model, "--layers", "1", "--debug", "--out", str(out), "--quiet", *SMALL]) == 0
     assert json.loads((out / "manifest.json").read_text())["debug"] is True
     assert main(["verify", model, str(out), "--quiet"]) == 0
     assert "PASS: " in capsys.readouterr().out
@@ -463,7 +469,8 @@ def test_verify_passes_where_a_gradient_vanishes(capsys: Capture, tmp_path: Path
     layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.SiLU(), torch.nn.Conv2d(8, 5, 1)]
     torch.save(torch.nn.Sequential(*layers), tmp_path / "biased.pt")
     options = ["--input", "4x3x16x16", "--layers", "2", "--batchnorm", "train", "--quiet"]
-    assert main(["verify", str(tmp_path / "biased.pt"), *options]) == 0
+    with lean():
+        assert main(["verify", str(tmp_path / "biased.pt"), *options]) == 0
     assert "gradient 0.bias" in capsys.readouterr().out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import gfcompile
@@ -11,6 +12,7 @@ from tests.lean import lean_compile
 from tests.models.zoo import ZOO
 
 
+@pytest.mark.slow
 def test_the_library_is_the_same(tmp_path: Path) -> None:
     built = []
     for name, compile_ in (("whole", gfcompile.compile), ("lean", lean_compile)):

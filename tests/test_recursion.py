@@ -43,6 +43,8 @@ ALLOWED = {
     "export.functions.tensors_of": NESTED,
     "export.writer.GraphWriter._decomposed": "one operator in PyTorch's decompositions, which end at core ATen",
     "export.writer.GraphWriter._translated": "one operator in PyTorch's decompositions, which end at core ATen",
+    "frontend.narrow._kind": "results within the result of one call",
+    "graph.shapes._kinds": NESTED,
     "graph.text._argument": NESTED,
     "graph.text_facts._fits": "lists within the type of one field",
     "graph.text_reader._Reader._argument": PARSED,

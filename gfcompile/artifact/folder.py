@@ -7,12 +7,13 @@ import errno
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import save_file
 
+from gfcompile.artifact.destination import check_destination
 from gfcompile.artifact.library import Sources
 from gfcompile.artifact.manifest import LIBRARY, make_manifest
 from gfcompile.artifact.selftest import make_selftest
@@ -45,25 +46,6 @@ FRONT = Path(__file__).with_name("init.py.txt")  # not a module here: it imports
 FEATURES_WRAPPER = ("feature_cache",)  # what a prefix cache adds
 
 
-def check_destination(out: Path) -> None:
-    """Refuse early what could not be written at the end."""
-    if not out.name.isidentifier():
-        raise UserError(
-            f"{option('out', str(out))}: '{out.name}' is not a Python module name; use letters, digits and _, it"
-            " will be imported"
-        )
-    if out.exists() and not (out / "manifest.json").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{option('out', str(out))}: exists and is not an artifact; choose another folder or remove it")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"{option('out', str(out))}: cannot write there ({error.strerror}); choose another folder"
-        ) from error
-
-
 @dataclass(frozen=True)
 class Scratch:
     """Where an artifact is made: `folder` becomes the artifact, `sources` is thrown away."""
@@ -90,8 +72,9 @@ def write_artifact(
     progress: Progress,
     dumps: Mapping[str, bytes],
     model: bytes | None = None,
+    wait: Callable[[], object] = lambda: None,
 ) -> None:
-    """All but the library, into its folder.
+    """All but the library and the program, into its folder; both are there when `wait` returns.
 
     `model` is what `export` will fill with trained weights; a skeleton that came with the model itself goes first.
     The report of a debug library is that of the step without its guards.
@@ -114,9 +97,10 @@ def write_artifact(
     if skeleton is not None:
         (folder / MODEL).write_bytes(skeleton)
         files.append(MODEL)
+    write_report(analysis, folder, sources.cuda.usages if sources.cuda is not None else ())
+    wait()
     manifest["files"] = {name: _sha256(folder / name) for name in files}
     write_manifest(folder, manifest)
-    write_report(analysis, folder, sources.cuda.usages if sources.cuda is not None else ())
 
 
 @contextlib.contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from gfcompile.artifact.manifest import LIBRARY, describe_step
 from gfcompile.codegen.arena import plan_arena
@@ -12,22 +15,22 @@ from gfcompile.codegen.build import KernelBuilder
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import (
+    compile_runtime,
     link_executable,
     link_library,
     linker_words,
+    runtime_flags,
     runtime_sources,
     trainer_program,
     trainer_sources,
 )
-from gfcompile.job import Analysis
+from gfcompile.job import Analysis, Job
 from gfcompile.progress import Progress
 from gfcompile.runtime.manifest import TRAINER
 from gfcompile.targets import Target
 
-FEATURES_FLAGS = ("-DGF_FEATURES",)  # what a prefix cache adds
 ID_PLACE = "0" * 64
 GUARD = 128  # bytes on either side of a slot in a debug build: two vectors of the widest unit
-DEBUG_FLAGS = ("-g",)  # a debugger then knows the lines of the driver and the runtime
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,21 @@ def emit(
     build_id = digest.hexdigest()
     driver = folder / "step.c"
     driver.write_text(draft.replace(ID_PLACE, build_id))
-    flags = (*(FEATURES_FLAGS if "features" in analysis.programs else ()), *(DEBUG_FLAGS if debug else ()))
+    flags = runtime_flags(analysis.job.cache_prefix, debug)
     linked = kernels.objects if kernels.stubs is None else [kernels.stubs]
     return Sources(driver, linked, build_id, flags, kernels if isinstance(kernels, CudaKernels) else None, debug)
+
+
+def compile_runtime_meanwhile(job: Job, target: Target, debug: bool) -> Thread:
+    """To be waited for before linking. What goes wrong is said there, where it is tried again."""
+
+    def work() -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            compile_runtime(target, runtime_flags(job.cache_prefix, debug))
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    return thread
 
 
 def link(sources: Sources, folder: Path, target: Target, progress: Progress) -> None:

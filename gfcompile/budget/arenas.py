@@ -1,19 +1,19 @@
-"""What a plan takes once compiled: traced, lowered and placed as the compiler does it, no code generated."""
+"""What a plan takes once compiled: lowered and placed as the compiler does it, no code generated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gfcompile.budget.choices import as_request
+from gfcompile.budget.traces import Traces
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
-from gfcompile.job import Analysis, Job
-from gfcompile.progress import Progress, silent
+from gfcompile.job import Analysis
 from gfcompile.report.measured_time import MeasuredTime, measured_time
 from gfcompile.report.memory import weight_and_optimizer_bytes
 from gfcompile.settings.planning import Choice
-from gfcompile.stages import lower_job, place
+from gfcompile.stages import give_places, lower, make_scheduler, rewrite, schedule
 from gfcompile.targets import Target
 
 
@@ -55,24 +55,19 @@ def key_of(choices: Mapping[str, Choice]) -> Key:
 
 
 class Arenas:
-    """Places plans of one job for one target, each once."""
+    """Places plans of one job for one target, each once; a kernel that several have is scheduled once."""
 
-    def __init__(
-        self,
-        job: Job,
-        target: Target,
-        tuning: Databases = NOTHING_KNOWN,
-        progress: Progress = silent,
-    ) -> None:
-        self.job, self.target, self.tuning, self.progress = job, target, tuning, progress
+    def __init__(self, traces: Traces, target: Target, tuning: Databases = NOTHING_KNOWN) -> None:
+        self.traces, self.target = traces, target
         self.known: dict[Key, Placed] = {}
+        self._algorithms = choose_by(tuning, target)
+        self._scheduler = make_scheduler(target, tuning)
 
     def __call__(self, choices: Mapping[str, Choice]) -> Placed:
         key = key_of(choices)
         if key not in self.known:
-            self.progress(f"placing plan {len(self.known) + 1}")
-            job = replace(self.job, request=as_request(choices, self.job.request))
-            choose = choose_by(self.tuning, self.target)
-            lowered = lower_job(job, self.target.kind, algorithms=choose, comparisons=False)
-            self.known[key] = Placed.of(place(lowered, self.target, tuning=self.tuning))
+            traced = self.traces(as_request(choices, self.traces.surveyed.job.request))
+            rewritten = rewrite(traced, self.target.kind, algorithms=self._algorithms)
+            scheduled = schedule(lower(rewritten), self._scheduler)
+            self.known[key] = Placed.of(give_places(scheduled))
         return self.known[key]

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from gfcompile.budget.traces import Traces
 from gfcompile.codegen.lower import lower
 from gfcompile.codegen.program import make_program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import UserError
 from gfcompile.geometry.winograd import choose_edge
-from gfcompile.job import Job
+from gfcompile.job import Job, Traced
 from gfcompile.passes import pipeline
 from gfcompile.plan import Layer, Plan, PlannedLayer, make_plan, matches
 from gfcompile.progress import Progress, silent
@@ -32,7 +33,7 @@ from gfcompile.report.sparse import make_sparse
 from gfcompile.settings.schema import AUTO, Request
 from gfcompile.settings.text import by_pattern, read_bytes
 from gfcompile.settings.words import option
-from gfcompile.stages import allowed_algorithms, make_survey, trace
+from gfcompile.stages import allowed_algorithms, look_at, make_scheduler, trace
 from gfcompile.step import Step
 from gfcompile.targets import Target
 
@@ -74,7 +75,8 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silen
             " shares"
             f" with {option('sparse')}"
         )
-    layers = make_survey(job)
+    surveyed = look_at(job, progress)
+    layers = surveyed.layers
     every = make_plan(layers, replace(job.request, layers=None, sparse=None)).convolutions
     if not every:
         raise UserError(
@@ -82,8 +84,12 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silen
             f" {option('memory')}"
         )
     make_plan(layers, job.request)  # wrong patterns are told of before anything is counted
+    most = job.request.layers or len(every)
     search = Search(job, layers, target, progress)
-    count = search.largest(job.request.layers or len(every), memory)
+    traces = Traces(surveyed, search.planned(most).request, progress)
+    traces.check(search.planned(1).request)
+    search.trace = lambda job: traces(job.request)
+    count = search.largest(most, memory)
     return search.planned(count) if count else search.narrowed(memory)
 
 
@@ -95,6 +101,8 @@ class Search:
         self.jobs: dict[int, Job] = {}
         self.inputs: dict[int, dict[str, int]] = {}
         self.kept: dict[int, int] = {}  # bytes, of those counted so far
+        self.trace: Callable[[Job], Traced] = trace
+        self.scheduler = make_scheduler(target)
 
     def planned(self, count: int) -> Job:
         """The job with this many layers trained; each is made once."""
@@ -156,11 +164,11 @@ class Search:
 
     def count(self, job: Job) -> int:
         """What the rewritten graph keeps."""
-        return sum(kept.bytes for kept in kept_tensors(_rewritten(job, self.target)))
+        return sum(kept.bytes for kept in kept_tensors(_rewritten(self.trace(job), self.target)))
 
     def place(self, job: Job) -> int:
         """Bytes of the arena that the job needs."""
-        return placed_bytes(job, self.target)
+        return placed_bytes(self.trace(job), self.scheduler)
 
     def _inputs(self, count: int) -> dict[str, int]:
         """Bytes of what is drawn of each layer's input."""
@@ -214,13 +222,14 @@ def _keeps_to_share(layers: Sequence[Layer], request: Request) -> bool:
     return counted is not None and counted.updated_weights <= SHARE * counted.convolution_weights
 
 
-def _rewritten(job: Job, target: Target) -> Step:
+def _rewritten(traced: Traced, target: Target) -> Step:
     """The training step after all passes."""
+    job = traced.job
     winograd = allowed_algorithms(job, target.kind, choose_edge)
-    return pipeline.run(trace(job).training, pipeline.training_passes(job.optimizer, job.calculus, winograd))
+    return pipeline.run(traced.training, pipeline.training_passes(job.optimizer, job.calculus, winograd))
 
 
-def placed_bytes(job: Job, target: Target) -> int:
+def placed_bytes(traced: Traced, scheduler: Scheduler) -> int:
     """What the compiled training step keeps for its backward pass."""
-    step = _rewritten(job, target)
-    return make_program("train", lower(step), step, Scheduler(target)).saved_bytes
+    step = _rewritten(traced, scheduler.target)
+    return make_program("train", lower(step), step, scheduler).saved_bytes

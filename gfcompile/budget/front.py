@@ -11,6 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import le
+from typing import TypeAlias
+
+import numpy as np
 
 LIMITS = 4  # of FLOPs, in a thinned front
 NEARBY = 2  # candidates that a search tries beside those of halving
@@ -40,39 +44,92 @@ class Candidate:
     points: int
 
 
+_Chain: TypeAlias = "tuple[Hashable, _Chain] | None"
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Ways to treat the last layers: their bytes, FLOPs and points, negative, a row each; and their choices as chains,
+    the first layer's first, which share their ends. Millions are looked at, and few are kept."""
+
+    sums: np.ndarray
+    chains: Sequence[_Chain]
+
+    def and_before(self, offers: Sequence[Offer], costs: Sequence[tuple[int, int]], others: _Ways | None) -> _Ways:
+        """All of them with one more layer, which runs before theirs, and the others, as far as none beats them."""
+        added = np.array([(*cost, -offer.points) for offer, cost in zip(offers, costs, strict=True)], np.int64)
+        sums = (self.sums[:, None] + added.reshape(1, -1, 3)).reshape(-1, 3)
+        known = [] if others is None else others.chains
+        if others is not None:
+            sums = np.concatenate([others.sums, sums])
+        kept = undominated(sums)
+        chains = []
+        for at in kept:
+            way, offer = divmod(at - len(known), len(offers))
+            chains.append(known[at] if at < len(known) else (offers[offer].choice, self.chains[way]))
+        return _Ways(sums[kept], chains)
+
+    def thinned(self) -> _Ways:
+        if len(self.chains) <= LABELS:
+            return self
+        kept = _spread(self.sums, LABELS)
+        return _Ways(self.sums[kept], [self.chains[at] for at in kept])
+
+    def candidates(self, count: int, frozen: Hashable) -> list[Candidate]:
+        """Of `count` layers: those before a chain are frozen."""
+        found = []
+        for (size, flops, lost), chain in zip(self.sums.tolist(), self.chains, strict=True):
+            choices = []
+            while chain is not None:
+                choice, chain = chain
+                choices.append(choice)
+            found.append(Candidate(((frozen,) * (count - len(choices)) + tuple(choices)), size, flops, -lost))
+        return found
+
+
 def find_front(layers: Sequence[Sequence[Offer]], frozen: Hashable, base: tuple[int, int] = (0, 0)) -> list[Candidate]:
     """Candidates that none other beats, best score first; `base` is what every plan costs."""
-    behind = [Candidate((), *base, 0)]
-    found = [Candidate((frozen,) * len(layers), *base, 0)]
-    for index in reversed(range(len(layers))):
-        before = (frozen,) * index
-        passing = []
-        for label in behind:
-            for offer in layers[index]:
-                passing.append(_add(label, offer, offer.passing))
-                if offer.trains:
-                    found.append(_add(label, offer, offer.first, before))
-        found = undominated(found)
-        behind = _thin(undominated(passing))
-    return sorted(found, key=lambda each: (-each.points, each.bytes, each.flops))
+    behind = found = _Ways(np.array([[*base, 0]], np.int64), [None])
+    for layer in reversed(layers):
+        offers = _unbeaten(layer)
+        trained = [offer for offer in offers if offer.trains]
+        found = behind.and_before(trained, [offer.first for offer in trained], found)
+        behind = behind.and_before(offers, [offer.passing for offer in offers], None).thinned()
+    return sorted(found.candidates(len(layers), frozen), key=lambda each: (-each.points, each.bytes, each.flops))
 
 
-def undominated(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Without those that another matches or beats in all three; of equals the first stays."""
-    kept: list[Candidate] = []
-    flops: list[int] = []  # a staircase of what was kept so far: more FLOPs, more points
-    points: list[int] = []
-    for each in sorted(candidates, key=lambda each: (each.bytes, each.flops, -each.points)):
-        at = bisect_right(flops, each.flops)
-        if at and points[at - 1] >= each.points:
+def undominated(sums: np.ndarray) -> list[int]:
+    """Places of the rows that no other matches or beats in all three; of equals the first stays."""
+    kept: list[int] = []
+    flops: list[int] = []  # a staircase of what was kept so far: more FLOPs, less lost
+    lost: list[int] = []
+    order = np.lexsort((sums[:, 2], sums[:, 1], sums[:, 0]))
+    for place, (work, points) in zip(order.tolist(), sums[order, 1:].tolist(), strict=True):
+        at = bisect_right(flops, work)
+        if at and lost[at - 1] <= points:
             continue
-        kept.append(each)
-        start = at - 1 if at and flops[at - 1] == each.flops else at
+        kept.append(place)
+        start = at - 1 if at and flops[at - 1] == work else at
         stop = at
-        while stop < len(points) and points[stop] <= each.points:
+        while stop < len(lost) and lost[stop] >= points:
             stop += 1
-        flops[start:stop], points[start:stop] = [each.flops], [each.points]
+        flops[start:stop], lost[start:stop] = [work], [points]
     return kept
+
+
+def _unbeaten(offers: Sequence[Offer]) -> list[Offer]:
+    """Without those that another of the same layer beats wherever the layer stands: no plan of the front has them."""
+
+    def costs(offer: Offer) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        return (*offer.first, -offer.points), (*offer.passing, -offer.points)
+
+    def beats(one: Offer, other: Offer) -> bool:
+        pairs = list(zip(costs(one), costs(other), strict=True))
+        return all(ours != theirs and all(map(le, ours, theirs)) for ours, theirs in pairs)
+
+    return [
+        each for each in offers if not (each.trains and any(other.trains and beats(other, each) for other in offers))
+    ]
 
 
 def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -109,35 +166,34 @@ def search(ordered: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> C
     return next((each for each in nearby if fits(each)), None)
 
 
+def most_asked(count: int) -> int:
+    """Of a row of so many, how many a search asks at most. Halving has asked the one before what it found."""
+    return count.bit_length() + NEARBY - 1
+
+
 def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     """About `count` of a front: the cheapest at evenly spaced scores, for each of a few limits of FLOPs, with the best
     and the cheapest of all. Which they are does not depend on a budget."""
-    if len(candidates) <= count:
-        return list(candidates)
-    ordered = sorted(candidates, key=lambda each: (-each.points, each.bytes, each.flops))
-    flops = sorted(each.flops for each in ordered)
-    chosen = {ordered[0]: None, min(ordered, key=lambda each: (each.bytes, each.flops)): None}
+    sums = np.array([(each.bytes, each.flops, -each.points) for each in candidates], np.int64).reshape(-1, 3)
+    return [candidates[at] for at in _spread(sums, count)]
+
+
+def _spread(rows: np.ndarray, count: int) -> list[int]:
+    """Places of those that are chosen among rows of bytes, FLOPs and lost points; the fewest lost points first."""
+    sums = rows.tolist()
+    ordered = sorted(range(len(sums)), key=lambda at: (sums[at][2], *sums[at][:2]))
+    if len(sums) <= count:
+        return ordered
+    flops = sorted(each[1] for each in sums)
+    chosen = {ordered[0], min(ordered, key=lambda at: sums[at][:2])}
     levels = max(2, count // LIMITS)
     for limit in (flops[len(flops) * part // LIMITS - 1] for part in range(1, LIMITS + 1)):
-        within = [each for each in ordered if each.flops <= limit]
-        best, least = within[0].points, within[-1].points
+        within = [at for at in ordered if sums[at][1] <= limit]
+        least, most = sums[within[0]][2], sums[within[-1]][2]
         cheapest, seen = within[0], 0
         for step in range(levels):
-            while seen < len(within) and within[seen].points >= best - (best - least) * step / (levels - 1):
-                cheapest = min(cheapest, within[seen], key=lambda each: (each.bytes, each.flops))
+            while seen < len(within) and sums[within[seen]][2] <= least + (most - least) * step / (levels - 1):
+                cheapest = min(cheapest, within[seen], key=lambda at: sums[at][:2])
                 seen += 1
-            chosen[cheapest] = None
-    return sorted(chosen, key=lambda each: (-each.points, each.bytes, each.flops))
-
-
-def _add(label: Candidate, offer: Offer, cost: tuple[int, int], before: tuple[Hashable, ...] = ()) -> Candidate:
-    return Candidate(
-        (*before, offer.choice, *label.choices),
-        label.bytes + cost[0],
-        label.flops + cost[1],
-        label.points + offer.points,
-    )
-
-
-def _thin(labels: list[Candidate]) -> list[Candidate]:
-    return labels if len(labels) <= LABELS else spread(labels, LABELS)
+            chosen.add(cheapest)
+    return [at for at in ordered if at in chosen]

@@ -42,7 +42,8 @@ def about(found: Found) -> list[str]:
     if found.step_flops is not None:
         budget += f" --step-flops {in_flops(found.step_flops)}"
     measured = "measured on the given batch" if found.scores.is_measured else "estimated from the weights alone"
-    lines = [
+    lines = [] if found.stopped is None else [found.stopped]
+    lines += [
         f"{budget}, batch {found.batch}, target {found.target}",
         f"arena {in_bytes(placed.arena_bytes)} ({placed.arena_bytes} bytes), as the compiler places it, of which"
         f" {in_bytes(placed.saved_bytes)} are kept for the backward pass; the forward pass alone takes"
@@ -71,6 +72,7 @@ def as_data(found: Found) -> dict[str, Any]:
         "step_flops": found.step_flops,
         "target": found.target,
         "batch": found.batch,
+        "stopped": found.stopped,
         "score_is": "measured" if found.scores.is_measured else "estimated",
         "cosine_together": found.whole.cosine if found.whole is not None else None,
         "chosen": _row_data(found.chosen),

@@ -8,17 +8,19 @@ may, and more memory never gives a worse score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from gfcompile.budget.arenas import Arenas, Placed, key_of
+from gfcompile.budget.asking import Asking
 from gfcompile.budget.choices import FROZEN, TRAINED, as_request
 from gfcompile.budget.convolution_calls import calls_by_layer
-from gfcompile.budget.front import Candidate, find_front, search, spread, staircase
+from gfcompile.budget.front import Candidate, find_front, most_asked, search, spread, staircase
 from gfcompile.budget.prices import Prices, price
 from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_scores
+from gfcompile.budget.traces import Traces
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
 from gfcompile.job import Job
@@ -30,11 +32,12 @@ from gfcompile.progress import Progress, silent
 from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.settings.planning import Choice
 from gfcompile.settings.words import either, option
-from gfcompile.stages import make_survey, trace
+from gfcompile.stages import look_at
 from gfcompile.targets import Target
 
 ALL_PLACED = 64  # candidates
 SHOWN = 48  # candidates
+UNMEASURED = "the search had ended; the gradient of the whole plan was not measured, as somebody stopped it"
 Batch = tuple[tuple[Tensor, ...], Tensor]
 
 
@@ -53,7 +56,8 @@ class Row:
 @dataclass(frozen=True)
 class Found:
     """The chosen plan among all candidates, best score first. `whole` is its gradient on the user's batch, all layers
-    filtered as planned, against the exact one; None where it was not measured."""
+    filtered as planned, against the exact one; None where it was not measured. `stopped` says how far a search was that
+    somebody ended."""
 
     rows: Sequence[Row]
     chosen: Row
@@ -64,6 +68,15 @@ class Found:
     target: str
     batch: int
     whole: Likeness | None = None
+    stopped: str | None = None
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C; `found` is the best plan until then, and says how far the search was."""
+
+    def __init__(self, found: Found) -> None:
+        super().__init__(found.stopped)
+        self.found = found
 
 
 class Planner:
@@ -84,14 +97,15 @@ class Planner:
         progress: Progress = silent,
     ) -> None:
         self.job, self.data, self.progress = job, data, progress
-        progress("tracing the forward pass")
-        plan = make_plan(make_survey(job), job.request)
+        surveyed = look_at(job, progress)
+        plan = make_plan(surveyed.layers, job.request)
         if not plan.convolutions:
             raise UserError(
                 f"plan: no convolution may be trained; choose some with {option('layers')} or {option('train')}"
             )
         everything = as_request({layer.name: TRAINED for layer in plan.trained}, job.request)
-        traced = trace(replace(job, request=everything), progress)
+        traces = Traces(surveyed, everything, progress)
+        traced = traces.whole
         calls = calls_by_layer(traced.training)
         chosen = [name for name in plan.convolutions if name in calls]  # others are trained with whose kernel they use
         heads = [layer.name for layer in plan.trained if layer.name not in plan.convolutions]
@@ -105,10 +119,16 @@ class Planner:
         if not heads:
             front = [each for each in front if each.points or any(choice != FROZEN for choice in each.choices)]
         self.front = front
-        self.arenas = Arenas(job, target, tuning, progress)
+        progress("tracing what is trained least")
+        smallest = min(front, key=lambda each: sum(choice != FROZEN for choice in each.choices))
+        traces.check(as_request(self.choices(smallest), job.request))
+        self.arenas = Arenas(traces, target, tuning)
 
     def find(self, memory: int, step_flops: int | None = None) -> Found:
-        """Refuses a budget that no plan keeps to, and says what the least is."""
+        """Refuses a budget that no plan keeps to, and says what the least is.
+
+        Interrupted, it raises `Stopped`, with the best plan so far, or KeyboardInterrupt where none fits yet.
+        """
         affordable = [each for each in self.front if step_flops is None or each.flops <= step_flops]
         if not affordable:
             fewest = min(each.flops for each in self.front)
@@ -117,15 +137,23 @@ class Planner:
                 f" ({fewest});"
                 " give that much or more"
             )
-        smallest = self.arenas(self.choices(staircase(affordable)[-1]))
-        asked = [smallest.arena_bytes]
-        best = self._search(affordable, memory, asked) if memory >= smallest.predict_bytes else None
+        row = affordable if self._places_all else staircase(affordable)
+        smallest = staircase(affordable)[-1]
+        most = len(row) if self._places_all else min(len(row), most_asked(len(row)) + 1)
+        asking = Asking(self.arenas, self.choices, memory, most, self.progress)
+        try:
+            is_enough = memory >= asking(smallest).predict_bytes
+            best = self._search(row, asking.fits) if is_enough else None
+        except KeyboardInterrupt as stop:
+            if asking.best is None:
+                raise
+            raise Stopped(self._found(asking.best, memory, step_flops, asking.stopped())) from stop
         if best is not None:
             return self._found(best, memory, step_flops)
-        least = min(asked)  # which this search would find, unlike one that another search has placed
+        least = asking.least_bytes  # which this search would find, unlike one that another search has placed
         raise UserError(
             f"{option('memory', in_bytes(memory))}: too little: the frozen forward pass alone takes an arena of"
-            f" {in_bytes(smallest.predict_bytes)}, the smallest plan {in_bytes(least)} ({least} bytes);"
+            f" {in_bytes(asking(smallest).predict_bytes)}, the smallest plan {in_bytes(least)} ({least} bytes);"
             f" give that much or more, or {either('a smaller --batch or --input', 'smaller example_inputs')}"
         )
 
@@ -138,19 +166,17 @@ class Planner:
         }
         return {**chosen, **dict.fromkeys(self.prices.heads, TRAINED)}
 
-    def _search(self, affordable: Sequence[Candidate], memory: int, asked: list[int]) -> Candidate | None:
-        def fits(candidate: Candidate) -> bool:
-            asked.append(self.arenas(self.choices(candidate)).arena_bytes)
-            return asked[-1] <= memory
+    @property
+    def _places_all(self) -> bool:
+        return len(self.front) <= ALL_PLACED
 
-        if len(self.front) <= ALL_PLACED:
-            return next(filter(fits, affordable), None)
-        return search(staircase(affordable), fits)
+    def _search(self, row: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> Candidate | None:
+        return next(filter(fits, row), None) if self._places_all else search(row, fits)
 
     def _known(self, candidate: Candidate) -> Placed | None:
         return self.arenas.known.get(key_of(self.choices(candidate)))
 
-    def _found(self, best: Candidate, memory: int, step_flops: int | None) -> Found:
+    def _found(self, best: Candidate, memory: int, step_flops: int | None, stopped: str | None = None) -> Found:
         """With the candidates that were placed, and others of the front beside them."""
         shown = {best, *spread(self.front, SHOWN)}
         shown |= {each for each in self.front if self._known(each) is not None}
@@ -164,6 +190,7 @@ class Planner:
             step_flops,
             self.arenas.target.name,
             self.job.example[0].shape[0],
+            stopped=stopped,
         )
 
     def measured(self, found: Found) -> Found:
@@ -172,7 +199,10 @@ class Planner:
             return found
         x, y = self.data
         request = as_request(found.chosen.choices, self.job.request)
-        return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
+        try:
+            return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
+        except KeyboardInterrupt as stop:
+            raise Stopped(replace(found, stopped=UNMEASURED)) from stop
 
     def _row(self, candidate: Candidate) -> Row:
         score = candidate.points / POINTS

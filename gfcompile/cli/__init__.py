@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gfcompile.cli import commands, parsers, plan, quality, run_pass, tune
+from gfcompile.cli import commands, graphs, parsers, plan, quality, run_pass, tune
 from gfcompile.cli.screen import complain
 from gfcompile.errors import ContractError, UserError
 from gfcompile.runtime.errors import StepError
@@ -25,6 +25,7 @@ COMMANDS = {
     "export": (parsers.export_parser, commands.export),
     "passes": (parsers.passes_parser, commands.passes),
     "targets": (parsers.targets_parser, commands.targets),
+    "graphs": (graphs.graphs_parser, graphs.graphs),
     "diff": (parsers.diff_parser, commands.diff),
     "run-pass": (run_pass.run_pass_parser, run_pass.run_pass),
 }

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
+from gfcompile.frontend.spec import check_spec
 from gfcompile.settings.schema import Losses, Machine, Settings
 
 if TYPE_CHECKING:
@@ -27,22 +29,23 @@ OK, FAILED = 0, 1
 
 def compile(args: argparse.Namespace) -> int:
     """`gfcompile MODEL`."""
-    from gfcompile.report import as_data, read_report
-    from gfcompile.report.summary import head_text, summary_text, usage_text
-
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)  # importing torch and tvm takes seconds
+    settings = given_settings(args, Settings)
+    _refuse_early(args, settings)
+    with _runtime_meanwhile(settings):
+        return _compile(args, screen, settings)
+
+
+def _compile(args: argparse.Namespace, screen: Screen, settings: Settings) -> int:
     from gfcompile.api import find_databases, find_machine
-    from gfcompile.artifact.folder import check_destination
-    from gfcompile.cli.tune import check_budget, tune_job
+    from gfcompile.cli.tune import tune_job
     from gfcompile.compiler import compile_job
+    from gfcompile.report import as_data, read_report
+    from gfcompile.report.summary import head_text, summary_text, usage_text
     from gfcompile.targets import explain_foreign
 
-    settings = given_settings(args, Settings)
-    check_budget(args)
     machine = find_machine(settings)
-    if settings.out is not None and not args.dry_run:
-        check_destination(Path(settings.out))
     job, name, source = load_job(args, screen, settings, machine)
     out = Path(settings.out) if settings.out is not None else Path(f"{name}_step")
     dump = Path(settings.dump) if settings.dump is not None else None
@@ -68,12 +71,34 @@ def compile(args: argparse.Namespace) -> int:
     return OK
 
 
+def _runtime_meanwhile(settings: Settings) -> AbstractContextManager[None]:
+    """Another core compiles the runtime's C, if that was never done, while this one imports torch and tvm."""
+    from gfcompile.codegen.forks import in_background
+    from gfcompile.codegen.link import compile_runtime, find_linked, runtime_flags
+
+    flags = runtime_flags(settings.cache_prefix, settings.debug)
+    return in_background(lambda: compile_runtime(find_linked(settings), flags))
+
+
+def _refuse_early(args: argparse.Namespace, settings: Settings) -> None:
+    """What can be seen to be wrong before anything heavy is imported."""
+    from gfcompile.artifact.destination import check_destination
+    from gfcompile.cli.tune import check_budget
+    from gfcompile.targets import read_target
+
+    check_budget(args)
+    check_spec(args.model)
+    read_target(settings.target)
+    if settings.out is not None and not args.dry_run:
+        check_destination(Path(settings.out))
+
+
 def check(args: argparse.Namespace) -> int:
     """`gfcompile check`."""
-    from gfcompile.report.summary import text_table
-
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    check_spec(args.model)
+    from gfcompile.report.summary import text_table
     from gfcompile.stages import find_unsupported
 
     job, _, _ = load_job(args, screen)

@@ -36,6 +36,7 @@ commands:
   gfcompile export ARTIFACT              the trained model as ONNX, or its weights as safetensors
   gfcompile passes                       the passes in order, and why each stands where it does
   gfcompile targets                      the machines that can be compiled for
+  gfcompile graphs ARTIFACT [--onnx]     the graph after each pass: a list, and as ONNX
   gfcompile diff DIR A B                 what changed between two dumped graphs
   gfcompile run-pass NAME DUMP.txt       one pass on a dumped graph
   gfcompile COMMAND --help               more about one of them

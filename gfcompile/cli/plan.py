@@ -12,12 +12,13 @@ from gfcompile.cli.compile_command import compile_command
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
+from gfcompile.frontend.spec import check_spec
 from gfcompile.settings.planning import Planning
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-OK = 0
+OK, INTERRUPTED = 0, 130
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -28,8 +29,10 @@ def plan(args: argparse.Namespace) -> int:
     check_out(args.out)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    check_spec(args.model)
     from gfcompile.api import plan_within, planning_job
     from gfcompile.budget.page import as_data, found_text, write_found
+    from gfcompile.budget.planner import Stopped
     from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.example import example_input
     from gfcompile.frontend.load import load_model
@@ -45,13 +48,17 @@ def plan(args: argparse.Namespace) -> int:
     screen.say(source if shape is None else source.replace("from --input", f"from {args.data}"))
     rehearse(loaded, example)
     job = planning_job(loaded, example, settings)
-    found = plan_within(job, settings, data, screen.progress, f"--data {args.data}")
+    code = OK
+    try:
+        found = plan_within(job, settings, data, screen.progress, f"--data {args.data}")
+    except Stopped as stop:
+        found, code = stop.found, INTERRUPTED
     write_found(found, args.out)
     screen.clear()
     command = compile_command(args, by_commas(example) if shape is not None else None)
     end = f"wrote {args.out}; compile it with: {command}"
     screen.result(json.dumps(as_data(found), indent=1) if args.json else f"{found_text(found)}\n\n{end}")
-    return OK
+    return code
 
 
 def by_commas(inputs: Sequence[Tensor]) -> str:

@@ -8,6 +8,7 @@ import json
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
+from gfcompile.frontend.spec import check_spec
 from gfcompile.settings.planning import Measuring
 from gfcompile.settings.schema import Request, Which
 
@@ -23,6 +24,7 @@ def quality(args: argparse.Namespace) -> int:
     settings = given_settings(args, Measuring)
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    check_spec(args.model)
     from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss

@@ -46,12 +46,13 @@ def run_pass_parser() -> Parser:
 
 def run_pass(args: argparse.Namespace) -> int:
     """`gfcompile run-pass`."""
+    from gfcompile.export.graphs import read_text
     from gfcompile.graph.text import print_graph
     from gfcompile.graph.text_reader import parse_graph
 
     rewrite = make_pass(args.rewrite)
     weights = _read_weights(args.weights or _artifact_of(args.dump))
-    step = parse_graph(_read(args.dump), weights, str(args.dump))
+    step = parse_graph(read_text(args.dump), weights, str(args.dump))
     drawn = step.tensors.keys() - weights.keys()
     known = set(step.tensors)
     step = _run(rewrite, step, args.dump)
@@ -99,15 +100,6 @@ def _run(rewrite: Pass, step: Step, dump: Path) -> Step:
             f"{dump}: '{rewrite.name}' cannot take this step ({type(error).__name__}: {error}, at {where});"
             " give it a graph from before its place in `gfcompile passes`"
         ) from error
-
-
-def _read(dump: Path) -> str:
-    try:
-        return dump.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{dump}: cannot be read ({error.strerror}); give a .txt file that --dump wrote") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{dump}: is no text; give a .txt file that --dump wrote") from error
 
 
 def _write(out: Path, text: str) -> None:

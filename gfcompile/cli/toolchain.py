@@ -9,9 +9,8 @@ from typing import Any
 from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.link import find_missing
 from gfcompile.targets import list_targets, read_target
+from gfcompile.targets.host import HOST
 from gfcompile.targets.spec import Target
-
-HERE = "host"
 
 
 def list_needs() -> dict[str, dict[str, str]]:
@@ -22,7 +21,7 @@ def list_needs() -> dict[str, dict[str, str]]:
 def _needs(fields: dict[str, Any]) -> dict[str, str]:
     """From the file alone: asking LLVM about this machine takes seconds."""
     triple = fields["tvm"]["mtriple"]
-    architecture = platform.machine() if triple == HERE else triple.partition("-")[0]
+    architecture = platform.machine() if triple == HOST else triple.partition("-")[0]
     probe = Target("", "", {"mtriple": architecture}, 1, 1, 1, 1, fields["link"])
     link = [_state(fields["link"][0], find_missing(probe))]
     if fields.get("kind") == "cuda":
@@ -31,7 +30,7 @@ def _needs(fields: dict[str, Any]) -> dict[str, str]:
 
 
 def _tester(fields: dict[str, Any], architecture: str) -> str:
-    if fields["tvm"]["mtriple"] == HERE:
+    if fields["tvm"]["mtriple"] == HOST:
         return "a GPU in this machine" if "gpu" in fields else "this machine"
     if architecture == platform.machine():
         return "this machine, if its CPU has the instructions"

@@ -54,7 +54,8 @@ def check_budget(args: argparse.Namespace) -> None:
     for option, value in (("--trials", args.trials), ("--minutes", args.minutes)):
         if value is not None and not args.tune:
             raise UserError(f"{option} {value:g}: is for --tune, or for gfcompile tune")
-    read_budget(args)
+    if args.tune:
+        read_budget(args)
 
 
 def tune_job(job: Job, target: Target, args: argparse.Namespace, screen: Screen) -> int:

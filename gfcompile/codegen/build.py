@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from tvm.tirx import compilation_pipeline
 from tvm_ffi import StructuralKey
 
 from gfcompile.codegen.arena import Placement
-from gfcompile.codegen.inplace import explain_refusal
+from gfcompile.codegen.forks import share_out
+from gfcompile.codegen.inplace import count_outputs, explain_refusal
 from gfcompile.codegen.program import Program
-from gfcompile.codegen.scheduling import Scheduler, kernel_key
+from gfcompile.codegen.recipes import digest_of
+from gfcompile.codegen.scheduling import Scheduled, Scheduler, kernel_key
 from gfcompile.errors import ContractError
 
 PIPELINE = "gf_bare"
@@ -36,6 +38,15 @@ class Kernels:
     stubs: Path | None  # C that stands between the driver and what is not linked
 
 
+def symbol_of(name: str, scheduled: Scheduled) -> str:
+    """A kernel's name in C: by what it does, so that it is the same in every step, and its object with it.
+
+    Its name in the lowered module has numbers that count kernels of its sort; they are left out.
+    """
+    words = [word.rstrip("0123456789") or word for word in name.split("_")]
+    return f"gf_kernel_{'_'.join(words)[:60]}_{scheduled.fingerprint[:12]}"
+
+
 class KernelBuilder:
     """Collects the kernels of all programs, each distinct one once, and compiles them as they were scheduled."""
 
@@ -44,7 +55,7 @@ class KernelBuilder:
         self.symbols: dict[str, dict[str, str]] = {}
         self.functions: dict[str, tirx.PrimFunc] = {}
         self._known: dict[StructuralKey, str] = {}
-        self._in_place: dict[str, set[tuple[int, int]]] = {}  # symbol -> parameters (output, input) in one slot
+        self._in_place: dict[str, set[tuple[int, int]]] = {}  # symbol -> (output, input) in one slot
 
     def add(self, program: Program, placement: Placement) -> None:
         """Take the program's kernels; those already known under another name are shared."""
@@ -52,41 +63,106 @@ class KernelBuilder:
         for name, function in program.functions.items():
             key = kernel_key(function)
             if key not in self._known:
-                self._known[key] = f"gf_kernel_{len(self.functions)}_{name[:60]}"
+                self._known[key] = symbol_of(name, self.scheduler(function))
                 self.functions[self._known[key]] = function
             names[name] = self._known[key]
         for call in program.calls:
             if placement.overwrites.keys() & set(call.outputs):
                 self._in_place.setdefault(names[call.kernel], set())
-            for at, output in enumerate(call.outputs, len(call.inputs)):
+            for at, output in enumerate(call.outputs):
                 if output in placement.shared:
                     taken = {(at, p) for p, source in enumerate(call.inputs) if source == placement.shared[output]}
                     self._in_place.setdefault(names[call.kernel], set()).update(taken)
 
+    def check_in_place(self) -> None:
+        """That every kernel may run in place as it is scheduled, where it has to."""
+        for symbol, pairs in self._in_place.items():
+            found = self.scheduler(self.functions[symbol])
+            if not pairs <= found.takeovers:
+                check_in_place(symbol, found.function, pairs)
+
     def build(self, folder: Path, progress: Callable[[int, int, str], None]) -> Kernels:
         """One object per kernel keeps LLVM's memory small and progress visible."""
-        scratch = 0
-        objects = []
-        target = tvm.target.Target(self.scheduler.target.tvm)
-        for index, (symbol, function) in enumerate(self.functions.items()):
-            progress(index, len(self.functions), symbol)
-            found = self.scheduler(function)
-            scheduled, scratch = found.function, max(scratch, found.workspace.each)
-            check_in_place(symbol, scheduled, self._in_place.get(symbol, set()))
-            path = folder / f"{symbol}.o"
-            compile_kernel(scheduled, symbol, target, path, noalias=symbol not in self._in_place)
-            objects.append(path)
-        progress(len(self.functions), len(self.functions), "")
-        return Kernels(self.symbols, objects, scratch, None)
+        tasks = self.tasks()
+        self.check_in_place()
+        compile_tasks(tasks, self.scheduler, folder, progress)
+        scratch = max((task.scheduled.workspace.each for task in tasks), default=0)
+        return Kernels(self.symbols, [task.place(folder) for task in tasks], scratch, None)
+
+    def tasks(self) -> list[Task]:
+        """What there is to compile."""
+        return [
+            Task(symbol, self.scheduler(function), symbol not in self._in_place)
+            for symbol, function in self.functions.items()
+        ]
 
 
-def compile_kernel(scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, path: Path, noalias: bool) -> None:
-    """The object at `path` defines the C function `symbol`; `noalias` promises that no operand lies on another."""
+@dataclass(frozen=True)
+class Task:
+    """A kernel to compile. `noalias` promises that no operand lies on another."""
+
+    symbol: str
+    scheduled: Scheduled
+    noalias: bool
+
+    @property
+    def key(self) -> str:
+        """In the store."""
+        return digest_of(self.scheduled.recipe, self.symbol, str(self.noalias))
+
+    def place(self, folder: Path) -> Path:
+        """Its object."""
+        return folder / f"{self.symbol}.o"
+
+
+def compile_tasks(
+    tasks: Sequence[Task], scheduler: Scheduler, folder: Path, progress: Callable[[int, int, str], None]
+) -> None:
+    """An object each in the folder: taken from the store, or compiled on all cores and kept there."""
+
+    def make(task: Task) -> None:
+        being_written = folder / f"{task.symbol}.{os.getpid()}"
+        being_written.write_bytes(make_object(task, scheduler))
+        being_written.rename(task.place(folder))
+
+    def is_made(number: int) -> bool:
+        return missing[number].place(folder).exists()
+
+    def make_numbered(number: int) -> None:
+        if os.getpid() == here:
+            made = sum(map(is_made, range(len(missing))))
+            progress(len(tasks) - len(missing) + made, len(tasks), missing[number].symbol)
+        make(missing[number])
+
+    here, missing = os.getpid(), []
+    for task in tasks:
+        if scheduler.store.holds(task.key):
+            make(task)
+        else:
+            missing.append(task)
+    missing.reverse()  # whoever compiles ahead begins at the front
+    share_out(len(missing), make_numbered, is_made)
+    progress(len(tasks), len(tasks), "")
+    scheduler.store.trim()
+
+
+def make_object(task: Task, scheduler: Scheduler) -> bytes:
+    """From the store, or compiled and kept there."""
+    kept = scheduler.store.read(task.key)
+    if kept is None:
+        target = tvm.target.Target(scheduler.target.tvm)
+        kept = compile_kernel(task.scheduled.function, task.symbol, target, task.noalias)
+        scheduler.store.write(task.key, kept)
+    return kept
+
+
+def compile_kernel(scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, noalias: bool) -> bytes:
+    """The object, which defines the C function `symbol`; `noalias` promises that no operand lies on another."""
     module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
     built = tirx.build(module, target, pipeline=PIPELINE)
     if stores_one_lane(built.inspect_source("ll")):
         built = tirx.build(module, _without_loop_vectors(target), pipeline=PIPELINE)
-    write_object(built, path)
+    return object_of(built)
 
 
 def stores_one_lane(ir: str) -> bool:
@@ -103,17 +179,18 @@ def _without_loop_vectors(target: tvm.target.Target) -> tvm.target.Target:
     return tvm.target.Target({**target.export(), "cl-opt": ["-vectorize-loops:bool=false"]})
 
 
-def write_object(module: tvm.runtime.Module, path: Path) -> None:
+def object_of(module: tvm.runtime.Module) -> bytes:
     """Through memory: LLVM ends the whole process where a file cannot be written, as on a full disk."""
-    with os.fdopen(os.memfd_create(path.name), "rb") as memory:
+    with os.fdopen(os.memfd_create("object"), "rb") as memory:
         module.write_to_file(f"/proc/self/fd/{memory.fileno()}", "o")
-        path.write_bytes(memory.read())
+        return memory.read()
 
 
 def check_in_place(symbol: str, scheduled: tirx.PrimFunc, pairs: set[tuple[int, int]]) -> None:
     """What was promised of the kernel must hold of its schedule too: a rule may have moved a read."""
+    inputs = len(scheduled.params) - count_outputs(scheduled)
     for output, source in sorted(pairs):
-        reason = explain_refusal(scheduled, output, source)
+        reason = explain_refusal(scheduled, inputs + output, source)
         if reason is not None:
             raise ContractError(f"kernel '{symbol}' cannot run in place as it is scheduled: {reason}")
 

@@ -7,7 +7,14 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gfcompile.codegen.forks import count_jobs
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _CACHE = "GFCOMPILE_CACHE"
 
@@ -18,32 +25,37 @@ def compile_once(command: Sequence[str], identity: str, sources: Sequence[Path],
     Raises CalledProcessError with the compiler's words. Where no cache can be written, OSError.
     """
     digest = hashlib.sha256("\0".join([identity, *command]).encode())
-    for path in (*sources, *headers):
+    for path in headers:
         digest.update(f"{path.name}\0".encode() + path.read_bytes())
-    folder = cache_folder() / digest.hexdigest()
+    with ThreadPoolExecutor(count_jobs()) as threads:
+        return list(threads.map(lambda source: _compile(source, command, digest.copy()), sources))
+
+
+def _compile(source: Path, command: Sequence[str], digest: _Hash) -> Path:
+    digest.update(f"{source.name}\0".encode() + source.read_bytes())
+    folder = cache_folder("objects") / digest.hexdigest()
     if not folder.is_dir():
-        _fill(folder, command, sources)
-    return [folder / f"{source.stem}.o" for source in sources]
+        _fill(folder, command, source)
+    return folder / f"{source.stem}.o"
 
 
-def cache_folder() -> Path:
-    """$GFCOMPILE_CACHE, or the place that the desktop's rules name."""
+def cache_folder(kind: str) -> Path:
+    """For one kind of things in $GFCOMPILE_CACHE, or in the place that the desktop's rules name."""
     chosen = os.environ.get(_CACHE)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(chosen) if chosen else Path(base) / "gfcompile") / "objects"
+    return (Path(chosen) if chosen else Path(base) / "gfcompile") / kind
 
 
-def _fill(folder: Path, command: Sequence[str], sources: Sequence[Path]) -> None:
+def _fill(folder: Path, command: Sequence[str], source: Path) -> None:
     """In a folder beside, moved into place when it is whole: other processes may be doing the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         place = Path(scratch) / "objects"
         place.mkdir()
-        for source in sources:  # one by one: zig takes several, and leaves one object
-            arguments = [*command, "-c", str(source), "-o", str(place / f"{source.stem}.o")]
-            subprocess.run(arguments, capture_output=True, text=True, check=True)
+        arguments = [*command, "-c", str(source), "-o", str(place / f"{source.stem}.o")]
+        subprocess.run(arguments, capture_output=True, text=True, check=True)
         try:
             place.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was first, with the same objects
+            if not folder.is_dir():  # else another process was first, with the same object
                 raise

@@ -53,7 +53,7 @@ class _Stage:
 def find_takeovers(function: tirx.PrimFunc) -> frozenset[tuple[int, int]]:
     """(output, input) positions among the kernel's outputs and inputs such that the output may lie on the input."""
     stages = _stages(function)
-    outputs = [buffer for buffer in function.params if any(stage.writes(buffer) for stage in stages)]
+    outputs = _outputs(function, stages)
     inputs = function.params[: len(function.params) - len(outputs)]
     return frozenset(
         (at, source)
@@ -63,9 +63,18 @@ def find_takeovers(function: tirx.PrimFunc) -> frozenset[tuple[int, int]]:
     )
 
 
+def count_outputs(function: tirx.PrimFunc) -> int:
+    """How many of the kernel's parameters, the last ones, it writes."""
+    return len(_outputs(function, _stages(function)))
+
+
 def explain_refusal(function: tirx.PrimFunc, output: int, source: int) -> str | None:
     """Why parameter `output` must not lie on parameter `source`; None where it may."""
     return _refusal(_stages(function), function.params, function.params[output], function.params[source])
+
+
+def _outputs(function: tirx.PrimFunc, stages: list[_Stage]) -> list[tirx.Var]:
+    return [buffer for buffer in function.params if any(stage.writes(buffer) for stage in stages)]
 
 
 def _refusal(stages: list[_Stage], params: Sequence[tirx.Var], output: tirx.Var, source: tirx.Var) -> str | None:

@@ -16,8 +16,10 @@ from pathlib import Path
 from gfcompile.codegen.binary_check import check_glibc
 from gfcompile.codegen.compiled import compile_once
 from gfcompile.errors import UserError
+from gfcompile.settings.schema import Machine
 from gfcompile.settings.words import option
-from gfcompile.targets import Target
+from gfcompile.targets import Target, read_target
+from gfcompile.targets.host import HOST
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
@@ -28,6 +30,8 @@ _KNOWN_FLAGS = {"-DGF_FEATURES", "-DGF_STATIC", "-g"}
 TRAINER_SHARES = ("gf_json.c", "gf_manifest.c", "gf_sha256.c")
 # The runtime's C is in every library, but for what only one kind of machine has.
 ONLY = {"gf_device_cpu.c": "cpu", "gf_device_cuda.c": "cuda"}
+FEATURES_FLAGS = ("-DGF_FEATURES",)  # what a prefix cache adds
+DEBUG_FLAGS = ("-g",)  # a debugger then knows the lines of the driver and the runtime
 ZIG = "ziglang"  # the package on PyPI: a C compiler for every machine, with every version of glibc
 LINKERS = ("zig", "gcc")
 LIBCS = ("glibc", "musl")
@@ -94,6 +98,28 @@ def link_executable(
     """A program of C sources and objects; static where the target asks for musl."""
     _link([*sources, *objects], output, target, flags, static=target.libc == "musl")
     check_glibc(output, target)
+
+
+def runtime_flags(cache_prefix: bool, debug: bool) -> tuple[str, ...]:
+    """What the runtime's C is compiled with for a step, beside what holds for all."""
+    return (*(FEATURES_FLAGS if cache_prefix else ()), *(DEBUG_FLAGS if debug else ()))
+
+
+def compile_runtime(target: Target, flags: Sequence[str] = ()) -> None:
+    """What every library and program for this target holds, into the user's cache: linking finds it there."""
+    static = target.libc == "musl"
+    for sources, of_program in ((runtime_sources(target.kind), False), (trainer_sources(), static)):
+        _compiled(sources, _compiler(target, of_program), [*flags, *(["-DGF_STATIC"] if of_program else [])])
+
+
+def find_linked(settings: Machine) -> Target:
+    """What linking needs to know of the target, from its file alone: asking LLVM about this machine takes seconds."""
+    fields = read_target(settings.target)[1]
+    triple = fields["tvm"]["mtriple"]
+    machine = {"mtriple": platform.machine() if triple == HOST else triple}
+    kind, libc, glibc = fields.get("kind", "cpu"), fields.get("libc", "glibc"), fields.get("glibc")
+    found = Target("", "", machine, 1, 1, 1, 1, list(fields["link"]), kind=kind, libc=libc, glibc=glibc)
+    return choose_linker(found, settings.linker, settings.libc)
 
 
 def linker_words(target: Target) -> str:

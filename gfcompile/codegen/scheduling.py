@@ -2,53 +2,96 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from tvm import tirx
 from tvm_ffi import StructuralKey
 
 from gfcompile.codegen.cuda.launches import cut
 from gfcompile.codegen.inplace import find_takeovers
+from gfcompile.codegen.recipes import canonical, decisions_text, digest_of, machine_digest
 from gfcompile.codegen.schedules import Workspace, find_workspace, follow, schedule
+from gfcompile.codegen.store import NO_STORE, Store
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.codegen.tuned.keys import kernel_hash, target_key
 from gfcompile.codegen.tuned.record import Record
 from gfcompile.targets import Target
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scheduled:
-    """A kernel as it will be compiled. `takeovers` are the (output, input) positions that may share memory."""
+    """A kernel as it will be compiled. `takeovers` are the (output, input) positions that may share memory.
 
-    function: tirx.PrimFunc
+    Its loops are made when they are first asked for: all that a program's order and places need may be known without.
+    """
+
     workspace: Workspace
     takeovers: frozenset[tuple[int, int]]
-    tuned: Record | None = None  # the trial whose decisions it follows
+    tuned: Record | None  # the trial whose decisions it follows
+    fingerprint: str  # of the kernel, unscheduled
+    recipe: str  # of all that its code is made from, its name and its promises about memory aside
+    make: Callable[[], tirx.PrimFunc] = field(repr=False)
+
+    @cached_property
+    def function(self) -> tirx.PrimFunc:
+        """With its loops."""
+        return self.make()
 
 
 class Scheduler:
     """Schedules for one target; equal kernels of several programs are scheduled once.
 
-    Where `tuning` knows decisions that were measured to be faster, these are followed.
+    Where `tuning` knows decisions that were measured to be faster, these are followed. What the store knows of a
+    schedule is not found out again.
     """
 
-    def __init__(self, target: Target, tuning: Databases = NOTHING_KNOWN) -> None:
-        self.target, self.tuning = target, tuning
+    def __init__(self, target: Target, tuning: Databases = NOTHING_KNOWN, store: Store = NO_STORE) -> None:
+        self.target, self.tuning, self.store = target, tuning, store
         self._key = target_key(target)
         self._known: dict[StructuralKey, Scheduled] = {}
 
     def __call__(self, function: tirx.PrimFunc) -> Scheduled:
         key = kernel_key(function)
         if key not in self._known:
-            scheduled, tuned = self._schedule(function)
-            takeovers = find_takeovers(function) & find_takeovers(scheduled)  # a schedule may have moved a read
-            on_gpu = self.target.kind == "cuda"
-            workspace = Workspace(cut(scheduled).workspace, 0) if on_gpu else find_workspace(scheduled)
-            self._known[key] = Scheduled(scheduled, workspace, takeovers, tuned)
+            self._known[key] = self._look_up(function)
         return self._known[key]
 
-    def _schedule(self, function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Record | None]:
+    def _look_up(self, function: tirx.PrimFunc) -> Scheduled:
         record = self.tuning.best(kernel_hash(function), self._key)
+        function, mark = canonical(function)
+        recipe = digest_of(mark, machine_digest(self.target), "" if record is None else decisions_text(record))
+        kept = self.store.read(digest_of(recipe, "schedule"))
+        if kept is None:
+            return self._schedule(function, record, mark, recipe)
+        facts = json.loads(kept)
+        tuned = record if facts["follows"] else None
+        return Scheduled(
+            Workspace(facts["shared"], facts["each"]),
+            frozenset((output, source) for output, source in facts["takeovers"]),
+            tuned,
+            mark,
+            recipe,
+            lambda: self._apply(function, tuned)[0],
+        )
+
+    def _schedule(self, function: tirx.PrimFunc, record: Record | None, mark: str, recipe: str) -> Scheduled:
+        scheduled, tuned = self._apply(function, record)
+        takeovers = find_takeovers(function) & find_takeovers(scheduled)  # a schedule may have moved a read
+        on_gpu = self.target.kind == "cuda"
+        workspace = Workspace(cut(scheduled).workspace, 0) if on_gpu else find_workspace(scheduled)
+        facts = {
+            "shared": workspace.shared,
+            "each": workspace.each,
+            "takeovers": sorted(takeovers),
+            "follows": tuned is not None,
+        }
+        self.store.write(digest_of(recipe, "schedule"), json.dumps(facts).encode())
+        return Scheduled(workspace, takeovers, tuned, mark, recipe, lambda: scheduled)
+
+    def _apply(self, function: tirx.PrimFunc, record: Record | None) -> tuple[tirx.PrimFunc, Record | None]:
         if record is not None:
             scheduled = follow(record.template, record.decisions, function, self.target)
             if scheduled is not None:

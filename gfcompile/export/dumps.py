@@ -6,48 +6,49 @@ Equal graphs give equal files.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gfcompile.errors import UserError
+from gfcompile.export.graphs import find_graph, read_text
 from gfcompile.runtime.tensorfile import write_atomically
 
 if TYPE_CHECKING:
     from gfcompile.step import Step
 
-DEFAULT_PROGRAM = "train"
 MODEL_PROGRAM = "predict"
 
 
 class Dumps:
-    """Observes `stages.rewrite`; `files` maps a name to its content. With a folder, each is written as it comes.
+    """Observes `stages.rewrite`; `files` maps a name to its text, for the artifact. With a folder, each is written
+    there as it comes, with its ONNX beside it; an artifact has that on demand (`export.graphs`), as it takes seconds.
 
     Given the names of the model's `state_dict`, `model` becomes the prediction program as traced: an ONNX model that
     waits for these tensors (`export.skeleton`).
     """
 
     def __init__(self, folder: Path | None = None, state_dict: Collection[str] | None = None) -> None:
+        from gfcompile.graph.text import Printer  # loads torch, which `diff` does without
+
         self.folder, self.state_dict = folder, state_dict
         self.files: dict[str, bytes] = {}
         self.model: bytes | None = None
+        self._printer = Printer()
 
     def observe(self, program: str, index: int, name: str, step: Step) -> None:
         """To be passed as `analyse(observe=...)`."""
-        from gfcompile.export import write_graph, write_skeleton  # loads torch, which `diff` does without
-        from gfcompile.graph.text import print_graph
-
-        title = f"{program} program, {index:02}: {name}"
-        self._add(f"{program}/{index:02}_{name}.txt", print_graph(step, title).encode())
-        self._add(f"{program}/{index:02}_{name}.onnx", write_graph(step, title).SerializeToString())
-        if (program, index) == (MODEL_PROGRAM, 0) and self.state_dict is not None:
-            self.model = write_skeleton(step, self.state_dict)
-
-    def _add(self, name: str, content: bytes) -> None:
-        self.files[name] = content
+        title, stem = f"{program} program, {index:02}: {name}", f"{program}/{index:02}_{name}"
+        self.files[f"{stem}.txt"] = self._printer.print(step, title).encode()
         if self.folder is not None:
-            _write(self.folder / name, content)
+            from gfcompile.export.model import write_graph
+
+            _write(self.folder / f"{stem}.txt", self.files[f"{stem}.txt"])
+            _write(self.folder / f"{stem}.onnx", write_graph(step, title).SerializeToString())
+        if (program, index) == (MODEL_PROGRAM, 0) and self.state_dict is not None:
+            from gfcompile.export.skeleton import write_skeleton
+
+            self.model = write_skeleton(step, self.state_dict)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -60,26 +61,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def diff(folder: Path, first: str, second: str) -> str:
     """Unified diff of two dumps, each named by number ("02"), by file, or as program/number."""
-    before, after = _find(folder, first), _find(folder, second)
-    old, new = (path.read_text(encoding="utf-8").splitlines(keepends=True) for path in (before, after))
+    before, after = find_graph(folder, first).path, find_graph(folder, second).path
+    old, new = (read_text(path).splitlines(keepends=True) for path in (before, after))
     return "".join(difflib.unified_diff(old, new, _label(before), _label(after)))
-
-
-def _find(folder: Path, name: str) -> Path:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give the one that --dump wrote, or an artifact")
-    root = folder / "graphs" if (folder / "graphs").is_dir() else folder
-    program, _, which = name.rpartition("/")
-    if not program and not any(root.glob("*.txt")):
-        program = DEFAULT_PROGRAM
-    number = re.match(r"\d+", which)
-    files = sorted((root / program).glob("*.txt"))
-    for path in files:
-        same_number = number is not None and which == number[0] and int(path.name.split("_")[0]) == int(which)
-        if which in (path.name, path.stem) or same_number:
-            return path
-    known = ", ".join(path.stem for path in files) or "none"
-    raise UserError(f"{root / program}: no dump '{which}'; there are: {known}")
 
 
 def _label(path: Path) -> str:

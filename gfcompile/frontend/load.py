@@ -17,6 +17,7 @@ from gfcompile.frontend.foreign import one_line, shortened
 from gfcompile.frontend.imports import UserCode, import_attribute, importable, read_imports
 from gfcompile.frontend.onnx.load import load_onnx
 from gfcompile.frontend.pickled.load import unpickle_module
+from gfcompile.frontend.spec import check_spec
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,14 @@ def load_model(
 ) -> LoadedModel:
     """Load `spec`, then the safetensors file `weights` into it; `imports` name the files or packages of its classes."""
     code = read_imports(imports)
-    suffix = Path(spec).suffix.lower()
-    if suffix == ".safetensors":
-        raise UserError(f"{spec}: '.safetensors' holds weights only; use package.module:factory --weights {spec}")
-    if suffix in (".pt", ".pth", ".pt2", ".onnx"):
-        if not Path(spec).is_file():
-            raise UserError(f"{spec}: no such file; check the path")
+    suffix = check_spec(spec)
+    if suffix is not None:
         try:
             loaded = replace(_read_file(spec, suffix, trust, code), is_foreign=not trust)
         except UserError as error:
             raise UserError(shortened(str(error))) from error
-    elif ":" in spec:
-        loaded = _call_factory(spec)
     else:
-        raise UserError(
-            f"model: '{spec}' is not a model; give a .pt2, .onnx, .pt or .pth file, or package.module:factory"
-        )
+        loaded = _call_factory(spec)
     _check_initialized(loaded)
     if weights is not None:
         _load_weights(loaded.module, weights, spec)

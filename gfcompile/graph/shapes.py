@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gfcompile.errors import ContractError
+
+_INFERRED: WeakKeyDictionary[FakeTensorMode, dict[object, object]] = WeakKeyDictionary()  # while a trace lives
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -27,9 +31,34 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode:
 
 def infer(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `target` gives for these arguments, as fake tensors."""
-    values = fx.map_arg((args, kwargs), lambda node: node.meta["val"])
-    with fake_mode_of(graph), torch.no_grad():
-        return target(*values[0], **values[1])
+    return infer_under(fake_mode_of(graph), target, args, kwargs)
+
+
+def infer_under(mode: FakeTensorMode, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """The same fake tensors for arguments of the same kinds.
+
+    PyTorch takes a millisecond for each, a network asks for thousands, and most of its calls are alike.
+    """
+    known = _INFERRED.setdefault(mode, {})
+    key = (target, _kinds(args), _kinds(kwargs))
+    if key not in known:
+        values = fx.map_arg((args, kwargs), lambda node: node.meta["val"])
+        with mode, torch.no_grad():
+            known[key] = target(*values[0], **values[1])
+    return known[key]
+
+
+def _kinds(value: object) -> object:
+    """All that a result's shape, type and strides depend on."""
+    if isinstance(value, fx.Node):
+        return _kinds(value.meta["val"])
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, value.stride()
+    if isinstance(value, Mapping):
+        return tuple((name, _kinds(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_kinds, value))
+    return repr(value)  # as text, 1 is neither 1.0 nor True
 
 
 def fake_like(graph: fx.Graph, shape: tuple[int, ...], dtype: torch.dtype) -> Any:

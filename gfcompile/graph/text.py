@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,14 +18,53 @@ from gfcompile.step import Step
 
 aten = torch.ops.aten
 READ_STRIDES = (aten.as_strided.default, aten.as_strided_scatter.default)
+Line = tuple[object, object, object, bool, str]  # a call's args, kwargs and value, whether with strides; its text
 
 
 def print_graph(step: Step, title: str) -> str:
     """The graph as a Python function, with roles and shapes as trailing comments; equal steps give equal text."""
-    lines = [f"# {on_one_line(title)}"]
-    if step.log:
-        lines += [f"#   {on_one_line(line)}" for line in _event_lines(step)]
-    return "\n".join([*lines, *_function(step), *write_facts(step)]) + "\n"
+    return Printer().print(step, title)
+
+
+class Printer:
+    """Prints one step again and again between passes: the lines of calls that a pass left alone are taken as they were.
+
+    fx makes new arguments whenever one of them changes, and no pass gives a node another name or operator.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[fx.Node, Line] = {}  # of the graph that was printed last
+
+    def print(self, step: Step, title: str) -> str:
+        """As `print_graph`."""
+        lines = [f"# {on_one_line(title)}"]
+        if step.log:
+            lines += [f"#   {on_one_line(line)}" for line in _event_lines(step)]
+        return "\n".join([*lines, *self._function(step), *write_facts(step)]) + "\n"
+
+    def _function(self, step: Step) -> list[str]:
+        lines = ["def step("]
+        for node, value in zip(step.placeholders(), step.inputs, strict=True):
+            lines.append(f"    {node.name},  # {value.role} {_quoted(value.name)} {_input_type(node)}")
+        lines.append("):")
+        lines += self._calls(step.body.graph)
+        lines.append("    return (")
+        for node, value in zip(step.results(), step.outputs, strict=True):
+            lines.append(f"        {getattr(node, 'name', node)},  # {value.role} {_quoted(value.name)}")
+        return [*lines, "    )"]
+
+    def _calls(self, graph: fx.Graph) -> list[str]:
+        calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+        strided = {node for call in calls if _reads_strides(call) for node in call.all_input_nodes}
+        self._lines = {node: self._line(node, node in strided) for node in calls}
+        return [text for *_, text in self._lines.values()]
+
+    def _line(self, node: fx.Node, is_strided: bool) -> Line:
+        args, kwargs, value = node.args, node.kwargs, node.meta.get("val")
+        was = self._lines.get(node)
+        if was and was[0] is args and was[1] is kwargs and was[2] is value and was[3] == is_strided:
+            return was
+        return args, kwargs, value, is_strided, f"    {node.name} = {_call(node)}  # {_call_type(value, is_strided)}"
 
 
 def type_of(value: Any) -> str:
@@ -35,20 +75,6 @@ def type_of(value: Any) -> str:
 def strides_of(value: Tensor) -> str:
     """`{1, 2}`, to stand after the shape."""
     return f"{{{', '.join(map(str, value.stride()))}}}"
-
-
-def _function(step: Step) -> list[str]:
-    lines = ["def step("]
-    for node, value in zip(step.placeholders(), step.inputs, strict=True):
-        lines.append(f"    {node.name},  # {value.role} {_quoted(value.name)} {_input_type(node)}")
-    lines.append("):")
-    for node in step.body.graph.nodes:
-        if node.op not in ("placeholder", "output"):
-            lines.append(f"    {node.name} = {_call(node)}  # {_call_type(node)}")
-    lines.append("    return (")
-    for node, value in zip(step.results(), step.outputs, strict=True):
-        lines.append(f"        {getattr(node, 'name', node)},  # {value.role} {_quoted(value.name)}")
-    return [*lines, "    )"]
 
 
 def _event_lines(step: Step) -> list[str]:
@@ -64,13 +90,14 @@ def _quoted(name: str) -> str:
 
 
 def _call(node: fx.Node) -> str:
-    arguments = [_argument(arg) for arg in node.args]
-    arguments += [f"{name}={_argument(arg)}" for name, arg in node.kwargs.items()]
     if node.op == "get_attr":
         return f"self.{node.target}"
+    arguments = [_argument(arg) for arg in node.args]
+    arguments += [f"{name}={_argument(arg)}" for name, arg in node.kwargs.items()]
     return f"{_target(node.target)}({', '.join(arguments)})"
 
 
+@cache
 def _target(target: Any) -> str:
     text = str(target)
     if isinstance(target, str) or ("." in text and " " not in text):
@@ -79,10 +106,11 @@ def _target(target: Any) -> str:
 
 
 def _argument(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        return value.name
     if isinstance(value, list | tuple):
-        inside = ", ".join(_argument(item) for item in value)
-        return f"[{inside}]"
-    return value.name if isinstance(value, fx.Node) else repr(value)
+        return f"[{', '.join([_argument(item) for item in value])}]"
+    return repr(value)
 
 
 def _input_type(node: fx.Node) -> str:
@@ -92,11 +120,13 @@ def _input_type(node: fx.Node) -> str:
     return type_of(value) + (strides_of(value) if has_strides else "")
 
 
-def _call_type(node: fx.Node) -> str:
+def _call_type(value: object, is_strided: bool) -> str:
     """With strides where the trace's own matter: `as_strided` reads memory, not elements."""
-    value = node.meta.get("val")
-    has_strides = isinstance(value, Tensor) and any(user.target in READ_STRIDES for user in node.users)
-    return type_of(value) + (strides_of(value) if has_strides else "")
+    return type_of(value) + (strides_of(value) if is_strided and isinstance(value, Tensor) else "")
+
+
+def _reads_strides(node: fx.Node) -> bool:
+    return node.target in READ_STRIDES
 
 
 def _type_name(value: Any) -> str:

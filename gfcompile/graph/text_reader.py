@@ -29,11 +29,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gfcompile.errors import UserError
 from gfcompile.graph.text import type_of
 from gfcompile.graph.text_facts import STORED, Facts, updated_by
+from gfcompile.graph.text_shapes import Shapes
 from gfcompile.ops import gf
 from gfcompile.step import Role, Step, Value
 
@@ -44,29 +44,35 @@ _SETTINGS = (torch.dtype, torch.layout, torch.memory_format)  # what `torch.` st
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 
 
-def parse_graph(text: str, tensors: Mapping[str, Tensor] | None = None, where: str = "graph") -> Step:
+def parse_graph(
+    text: str,
+    tensors: Mapping[str, Tensor] | None = None,
+    where: str = "graph",
+    shapes: Shapes | None = None,
+    draw: bool = True,
+) -> Step:
     """The step that was printed, without its log; errors begin with `where` and the line.
 
     `tensors` are the values of parameters, buffers and constants by name. One that is not among them is drawn by its
-    name: the same numbers every time, in [0.5, 1.5), and zeros where the type is not a float's.
+    name: the same numbers every time, in [0.5, 1.5), and zeros where the type is not a float's. Without `draw` it has
+    no value, for whoever reads the graph only.
     """
-    return _Reader(text, where).read(tensors or {})
+    return _Reader(text, where, shapes or Shapes()).read(tensors or {}, draw)
 
 
 class _Reader:
     """One text; the methods follow its order."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self.where = where
+    def __init__(self, text: str, where: str, shapes: Shapes) -> None:
+        self.where, self.shapes = where, shapes
         self.facts = Facts()
         self.graph = fx.Graph()
-        self.mode = FakeTensorMode()
         self.nodes: dict[str, fx.Node] = {}
         self.function, self.comments = self._split(text)
 
-    def read(self, tensors: Mapping[str, Tensor]) -> Step:
+    def read(self, tensors: Mapping[str, Tensor], draw: bool) -> Step:
         *calls, last = self.function.body
-        with self.mode, torch.no_grad(), _without_log():
+        with _without_log():
             inputs = [self._input(argument) for argument in self._parameters()]
             for line in calls:
                 self._assign(line)
@@ -75,7 +81,7 @@ class _Reader:
         self.facts.restore_names(self.graph)
         body = fx.GraphModule(torch.nn.Module(), self.graph)
         updated = updated_by(outputs) if self.facts.updated is None else self.facts.updated
-        stored = self._stored(inputs, tensors)
+        stored = self._stored(inputs, tensors, draw)
         plan = self.facts.make_plan(outputs)
         return Step(body, inputs, outputs, plan, stored, updated, self.facts.layouts, origins=self.facts.origins)
 
@@ -173,9 +179,8 @@ class _Reader:
         return node
 
     def _infer(self, line: int, node: fx.Node) -> Any:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
         try:
-            return node.target(*args, **kwargs)
+            return self.shapes.infer(node)
         except Exception as error:  # noqa: BLE001 - an operator may raise anything about its arguments
             reason = str(error).partition("\n")[0]
             self._fail(line, f"{node.target} refuses these arguments ({type(error).__name__}: {reason})")
@@ -189,16 +194,13 @@ class _Reader:
         if brace:
             node.meta["val"] = self._fake(*_read_type(comment))
 
-    @staticmethod
-    def _fake(dtype: torch.dtype, shape: list[int], strides: list[int] | None) -> Tensor:
+    def _fake(self, dtype: torch.dtype, shape: list[int], strides: list[int] | None) -> Tensor:
         try:
-            if strides is None:
-                return torch.empty(shape, dtype=dtype)
-            return torch.empty_strided(shape, strides, dtype=dtype)
+            return self.shapes.tensor(dtype, shape, strides)
         except (RuntimeError, TypeError, OverflowError) as error:
             raise ValueError(f"no tensor has this shape ({error})") from error
 
-    def _stored(self, inputs: list[Value], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _stored(self, inputs: list[Value], tensors: Mapping[str, Tensor], draw: bool) -> dict[str, Tensor]:
         """Values of the inputs that have some. An optimizer packs a weight; its tensor stays as the model has it."""
         stored = {}
         for argument, value in zip(self.function.args.args, inputs, strict=True):
@@ -212,7 +214,10 @@ class _Reader:
                 self._fail(
                     argument.lineno, f"the tensor '{value.name}' is {type_of(given)}; give the dump's own weights"
                 )
-            stored[value.name] = self._drawn(argument.lineno, value.name, shape, fake.dtype) if given is None else given
+            if given is not None:
+                stored[value.name] = given
+            elif draw:
+                stored[value.name] = self._drawn(argument.lineno, value.name, shape, fake.dtype)
         return stored | {name: tensors.get(name, torch.zeros(())) for name in self.facts.unread}
 
     def _drawn(self, line: int, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

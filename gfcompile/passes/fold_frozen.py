@@ -70,10 +70,29 @@ def add_constant(step: Step, name: str, value: Tensor, inputs: Inputs) -> fx.Nod
 
 
 def evaluate(step: Step, node: fx.Node, inputs: Inputs) -> Tensor:
-    """Run the frozen expression above `node` in float64, and round the result to the node's own type."""
+    """The frozen expression above `node`, computed once for all of a step's programs."""
+    above = sorted(nodes_above([node]))  # in the graph's order: operands first
+    places = {each: f"%{index}" for index, each in enumerate(above)}
+    leaves = [step.tensors[inputs.value_of(each).name] for each in above if each.op == "placeholder"]
+    calls = [
+        (each.op, str(each.target), repr(fx.map_arg((each.args, each.kwargs), places.__getitem__)))
+        for each in above
+        if each.op != "placeholder"
+    ]
+    question = (tuple(map(id, leaves)), repr([each.op for each in above]), repr(calls), node.meta["val"].dtype)
+    if question not in step.evaluated:
+        step.evaluated[question] = (
+            leaves,
+            _evaluate(step, node, above, inputs),
+        )  # with the leaves, their ids stay theirs
+    return step.evaluated[question][1]
+
+
+def _evaluate(step: Step, node: fx.Node, above: list[fx.Node], inputs: Inputs) -> Tensor:
+    """In float64, the result rounded to the node's own type."""
     known: dict[fx.Node, Any] = {}
     with torch.no_grad():
-        for arg in sorted(nodes_above([node])):  # in the graph's order: operands first
+        for arg in above:
             if arg.op == "placeholder":
                 tensor = step.tensors[inputs.value_of(arg).name]
                 known[arg] = tensor.double() if tensor.is_floating_point() else tensor

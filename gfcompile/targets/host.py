@@ -12,6 +12,7 @@ from gfcompile.errors import UserError
 if TYPE_CHECKING:
     from gfcompile.targets.spec import Target
 
+HOST = "host"  # in a target file: as this machine has it
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _COMMON_CACHE_KIB = 512
 _VECTOR_UNITS = (  # LLVM feature, float32 lanes, vector registers: widest first

@@ -104,7 +104,7 @@ def compile_for_trial(
 
 def _compile(scheduled: tirx.PrimFunc, symbol: str, path: Path, target: Target) -> Path:
     being_written = path.with_suffix(f".{os.getpid()}.o")
-    compile_kernel(scheduled, symbol, tvm.target.Target(target.tvm), being_written, noalias=True)
+    being_written.write_bytes(compile_kernel(scheduled, symbol, tvm.target.Target(target.tvm), noalias=True))
     return being_written.rename(path)
 
 

@@ -14,9 +14,10 @@ from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.settings.schema import Request
+from gfcompile.stages import lower_job
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator
-from tests.lean import lower_lean, place_lean
+from tests.lean import place_lean
 from tests.missing import skip_for_want
 from tests.models.zoo import ZOO
 
@@ -26,7 +27,7 @@ def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
     job = Job(
         ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
     )
-    lowered = lower_lean(job)
+    lowered = lower_job(job)
     for name in ("rpi5", "jetson-nano-cpu", "x86-64-v2"):
         target = find_target(name)
         missing = find_missing(target)

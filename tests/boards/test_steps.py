@@ -14,7 +14,7 @@ import pytest
 from gfcompile.codegen.binary_check import needed_glibc, needed_symbols
 from gfcompile.codegen.link import link_executable
 from gfcompile.targets import find_target
-from tests.artifacts import BOARDS, MODELS, RATE, STEPS, Builds
+from tests.artifacts import ON_BOARDS, RATE, STEPS, Builds
 from tests.boards.conftest import emulator
 from tests.boards.disassembly import count_products, count_spills, disassemble, inner_loops, is_outside, needed_versions
 from tests.tolerances import TRAINING_STEPS, assert_near
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 PRODUCTS = ("conv2d", "matmul", "channel_mix")
 MEGABYTE = 1_000_000
 
-each_artifact = pytest.mark.parametrize(("model", "board"), [(model, board) for model in MODELS for board in BOARDS])
+each_artifact = pytest.mark.parametrize(("model", "board"), ON_BOARDS)
 
 
 @pytest.fixture(scope="module")

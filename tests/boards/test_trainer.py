@@ -15,12 +15,13 @@ import gfcompile
 from gfcompile.cli import main
 from gfcompile.codegen.binary_check import needed_glibc
 from gfcompile.runtime import tensorfile
-from tests.artifacts import BOARDS, MODELS, STEPS, Builds, make_model
+from tests.artifacts import ON_BOARDS, STEPS, Builds, make_model
 from tests.boards.conftest import emulator
+from tests.lean import lean
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
-each_artifact = pytest.mark.parametrize(("model", "board"), [(model, board) for model in MODELS for board in BOARDS])
+each_artifact = pytest.mark.parametrize(("model", "board"), ON_BOARDS)
 
 
 def train(command: list[str | Path], folder: Path) -> list[float]:
@@ -68,9 +69,10 @@ def test_a_static_trainer_needs_nothing_on_the_board(tmp_path: Path) -> None:
     """--libc musl: the program holds the step itself, and no C library of the board's is asked for."""
     command, *options = emulator("rpi3")[:-2]  # without the folder of shared libraries
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    folder = gfcompile.build(
-        model, torch.zeros(2, 1, 8, 8), layers=1, target="rpi3", libc="musl", out=tmp_path / "static_step"
-    )
+    with lean():
+        folder = gfcompile.build(
+            model, torch.zeros(2, 1, 8, 8), layers=1, target="rpi3", libc="musl", out=tmp_path / "static_step"
+        )
     (folder / "libstep.so").unlink()
     done = subprocess.run(
         [command, *options, str(folder / "gf-train"), "--selftest"], capture_output=True, text=True, check=False

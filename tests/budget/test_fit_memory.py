@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gfcompile.budget.fit_memory import FALL, SHARE, Search, fit_memory, placed_bytes, with_shares
+from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.geometry.convolution import ConvGeometry
@@ -20,8 +21,9 @@ from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings.schema import Request
 from gfcompile.settings.text import read_bytes
-from gfcompile.stages import analyse, make_survey
+from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
+from tests.lean import analyse_lean
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.zoo import INPUTS, ZOO
 
@@ -44,7 +46,7 @@ def test_as_many_layers_as_fit() -> None:
     """At the bytes that the program of N layers keeps, N are trained; with one byte less, N - 1."""
     jobs = {count: fitted(10**9, count) for count in (2, 3)}
     assert {count: job.request.layers for count, job in jobs.items()} == {2: 2, 3: 3}
-    sizes = {count: analyse(job).saved_bytes for count, job in jobs.items()}
+    sizes = {count: analyse_lean(job).saved_bytes for count, job in jobs.items()}
     assert sizes[2] < sizes[3]
     assert fitted(sizes[3]).request == jobs[3].request
     assert fitted(sizes[3] - 1).request == jobs[2].request
@@ -83,7 +85,7 @@ def test_a_budget_that_nothing_fits(exact: bool, remedy: str) -> None:
     least = int(str(caught.value).split()[7])
     assert str(caught.value) == f"--memory 100: the last convolution alone keeps {least} bytes at least; {remedy}"
     fitting = fit_memory(job_for(exact=exact), least, NATIVE)
-    assert placed_bytes(fitting, NATIVE) == least
+    assert placed_bytes(trace(fitting), Scheduler(NATIVE)) == least
     assert [layer.channels for layer in make_plan(make_survey(fitting), fitting.request).sparse] == [1]
 
 
@@ -210,4 +212,4 @@ def test_mobilenet_in_256_kb() -> None:
     assert sparse.updated_weights <= SHARE * sparse.convolution_weights
     assert sparse.convolution_weights == 2_189_760  # of torchvision's model, its classifier aside
     conv_inputs = 24.33 * KB * KB  # of all layers, as Table 2 prints it; we count 25.81 (docs/method.md, section 2)
-    assert placed_bytes(chosen, NATIVE) <= min(256 * KB, 0.02 * conv_inputs)
+    assert placed_bytes(trace(chosen), Scheduler(NATIVE)) <= min(256 * KB, 0.02 * conv_inputs)

@@ -25,6 +25,7 @@ from gfcompile.settings.schema import Request
 from gfcompile.stages import make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget import nets
+from tests.selection import often
 
 CONVOLUTION = torch.ops.aten.convolution.default
 Net = Callable[[], tuple[nn.Module, Tensor, Tensor]]
@@ -45,7 +46,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+KINDS = [
+    "a chain",
+    "without a head",
+    "a convolution as head",
+    "batch norms that every plan trains",
+    "transposed",
+    "a projection beside the trained layers",
+    TWICE,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", often(CASES, KINDS))
 def test_every_plan_counts_what_its_graph_computes(case: str) -> None:
     """All ways to train some of the layers exactly. Where branches make it unclear, too much is counted."""
     net, request, is_equal = CASES[case]
@@ -58,7 +71,19 @@ def test_every_plan_counts_what_its_graph_computes(case: str) -> None:
             assert flops_of(planner, offers) >= expected
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != TWICE])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    often(
+        [case for case in CASES if case != TWICE],
+        [
+            "a chain",
+            "one dimension",
+            "a projection beside the trained layers",
+            "a kernel that is used again behind another",
+        ],
+    ),
+)
 def test_no_plan_counts_less_than_its_report(case: str) -> None:
     """Filtered ones too: the report counts the trained layers and every forward pass."""
     net, request, _ = CASES[case]

@@ -16,6 +16,7 @@ from gfcompile.job import Job
 from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.budget import nets
+from tests.selection import often
 
 
 def planner_of(
@@ -69,8 +70,14 @@ def test_a_large_front_is_searched_by_halving() -> None:
     assert len(planner.arenas.known) < len(planner.front) // 2
 
 
-@pytest.mark.parametrize("net", [nets.one_dimensional, nets.transposed])
-@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("net", "measured"),
+    often(
+        [(net, measured) for net in (nets.one_dimensional, nets.transposed) for measured in (True, False)],
+        [(nets.one_dimensional, True), (nets.transposed, False)],
+    ),
+)
 def test_layers_that_cannot_be_filtered_are_trained(net, measured: bool) -> None:  # type: ignore[no-untyped-def]
     planner = planner_of(net(), Request(), measured=measured)
     found = planner.find(10**7)
@@ -80,6 +87,7 @@ def test_layers_that_cannot_be_filtered_are_trained(net, measured: bool) -> None
     assert found.chosen.bytes == pytest.approx(found.chosen.placed.saved_bytes, rel=0.2)
 
 
+@pytest.mark.slow
 def test_layers_that_share_a_kernel_are_one_choice() -> None:
     planner = planner_of(nets.tied(), Request(), measured=True)
     assert planner.prices.layers == ("two",)

@@ -13,7 +13,7 @@ from gfcompile.codegen.compiled import cache_folder, compile_once
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("GFCOMPILE_CACHE", str(tmp_path / "cache"))
-    return cache_folder()
+    return cache_folder("objects")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.geometries import Geometry, conv_geometries
 NATIVE = find_target("native")
 TOLERANCE = 5e-6  # of the largest value: float32 sums of up to some thousand terms against float64
 EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(EXAMPLES, max_examples=60)  # for `make coverage`
 
 
 def run(define: Callable[..., Any], /, *arrays: np.ndarray, **options: Any) -> list[np.ndarray]:

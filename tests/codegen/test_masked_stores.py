@@ -50,7 +50,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def compile_for_avx512(scheduled: tirx.PrimFunc, path: Path) -> bytes:
-    build.compile_kernel(scheduled, "kernel", tvm.target.Target(AVX512.tvm), path, noalias=True)
+    path.write_bytes(build.compile_kernel(scheduled, "kernel", tvm.target.Target(AVX512.tvm), noalias=True))
     return path.read_bytes()
 
 

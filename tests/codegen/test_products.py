@@ -13,13 +13,27 @@ from gfcompile.codegen.schedules.tile import Tile, accumulators, choose_tile
 from gfcompile.targets import Target, find_target
 from tests.codegen.test_kernels import check, nchw, normal, pack, run
 from tests.codegen.test_schedules import execute, kernel
+from tests.selection import often
 
 NATIVE = find_target("native")
 
 
-@pytest.mark.parametrize("a_turned", [False, True])
-@pytest.mark.parametrize("b_turned", [False, True])
-@pytest.mark.parametrize(("m", "n", "k"), [(8, 1000, 512), (5, 7, 3), (64, 96, 300)])
+TURNS = [(False, False), (False, True), (True, False), (True, True)]
+SIZES = [(8, 1000, 512), (5, 7, 3), (64, 96, 300)]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "a_turned", "b_turned"),
+    often(
+        [(*sizes, *turns) for sizes in SIZES for turns in TURNS],
+        [
+            *((*SIZES[0], *turns) for turns in TURNS),
+            (*SIZES[1], *TURNS[3]),
+            (*SIZES[1], *TURNS[0]),
+            (*SIZES[2], *TURNS[1]),
+        ],
+    ),
+)
 def test_matmul(m: int, n: int, k: int, a_turned: bool, b_turned: bool) -> None:
     a, b = normal(m, k), normal(k, n, seed=1)
     operands = [np.ascontiguousarray(x.T) if turned else x for x, turned in ((a, a_turned), (b, b_turned))]

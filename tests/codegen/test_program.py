@@ -11,8 +11,8 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Analysis, Job
 from gfcompile.optimizers import SGD
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse
 from gfcompile.step import STATE, Role, Value
+from tests.lean import analyse_lean
 from tests.models.zoo import INPUTS, ZOO
 
 MODELS = {"plain": SGD(0.9, 1e-4), "separable": SGD(0.9), "squeeze_excite": SGD()}
@@ -23,7 +23,7 @@ PROGRAMS = [(model, name) for model in MODELS for name in ("train", "gradients",
 def analysed(model: str) -> Analysis:
     request = Request(train=("*",), batchnorm="train" if model == "separable" else "eval")
     loss = resolve_loss("cross_entropy")
-    return analyse(Job(ZOO[model](), (torch.zeros(INPUTS[model]),), loss, request, MODELS[model]))
+    return analyse_lean(Job(ZOO[model](), (torch.zeros(INPUTS[model]),), loss, request, MODELS[model]))
 
 
 def real_program(model: str, name: str) -> Program:

@@ -12,9 +12,10 @@ import gfcompile.ops  # noqa: F401 - registers the operators
 from gfcompile.codegen import kernels
 from gfcompile.geometry.convolution import Windows, input_windows, output_windows
 from gfcompile.geometry.grids import parents
-from tests.codegen.test_kernels import EXAMPLES, check, normal, run
+from tests.codegen.test_kernels import EXAMPLES, MANY, check, normal, run
 from tests.geometries import Geometry, conv_geometries
 from tests.geometry.test_convolution import product
+from tests.selection import often
 
 gf = torch.ops.gf
 Axis = tuple[int, int, int, int, int]
@@ -62,8 +63,13 @@ def count(masks: list[np.ndarray], wanted: list[bool], grid: tuple[Axis, Axis]) 
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize(
+    ("grid", "channels"),
+    often(
+        [(grid, channels) for grid in GRIDS for channels in (3, 16)],
+        [*((grid, 3) for grid in GRIDS), ("overhang", 16), ("nothing", 16)],
+    ),
+)
 def test_mask_count(grid: str, channels: int) -> None:
     count([bits(2, *SIZE, channels)], [True], GRIDS[grid])
 
@@ -95,8 +101,13 @@ def test_packing_and_unpacking(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(unpacked, mask)
 
 
-@pytest.mark.parametrize("inverse", [False, True])
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(
+    ("grid", "inverse"),
+    often(
+        [(grid, inverse) for grid in GRIDS for inverse in (False, True)],
+        [*((grid, True) for grid in GRIDS), ("overhang", False), ("nothing", False)],
+    ),
+)
 def test_scale_by_area(grid: str, inverse: bool) -> None:
     rows, cols = GRIDS[grid]
     q = normal(2, rows[0], cols[0], 5)
@@ -110,13 +121,13 @@ def check_regrid(coarse: tuple[Axis, Axis], fine: tuple[Axis, Axis], channels: i
     check(run(kernels.regrid, q, **options)[0], eager("regrid", q, *coarse, *fine, True))
 
 
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("grid", often(GRIDS, ["overhang", "clipped", "beside", "nothing", "partial"]))
 def test_regrid_to_pixels(grid: str) -> None:
     """Every grid is refined by the pixels: those in no patch take zero."""
     check_regrid(GRIDS[grid], GRIDS["pixels"])
 
 
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("grid", often(GRIDS, ["overhang", "clipped", "beside", "nothing", "larger", "pixels"]))
 def test_regrid_of_one_patch(grid: str) -> None:
     """The coarsest grid, which every one refines: patches without a pixel take zero."""
     check_regrid(GRIDS["whole"], GRIDS[grid], channels=16)
@@ -149,6 +160,17 @@ def test_between_the_grids_of_two_convolutions(shape: Geometry, patch: int) -> N
 
     Where the output grid refines the input grid its values are moved; the masks of both are counted.
     """
+    check_two_convolutions(shape, patch)
+
+
+@pytest.mark.coverage
+@MANY
+@given(conv_geometries(), st.integers(1, 4))
+def test_between_the_grids_of_many_convolutions(shape: Geometry, patch: int) -> None:
+    check_two_convolutions(shape, patch)
+
+
+def check_two_convolutions(shape: Geometry, patch: int) -> None:
     conv = product(shape)
     coarse, fine = [], []
     for axis in (0, 1):

@@ -24,6 +24,7 @@ from gfcompile.ops import gf
 from gfcompile.targets import find_target
 from tests.codegen.test_kernels import normal, run
 from tests.codegen.test_schedules import execute, fuse, kernel
+from tests.selection import often
 
 op = relax.op
 TOLERANCE = {2: 5e-6, 4: 1.5e-5}  # of the largest value; plain convolutions are held to 5e-6
@@ -34,6 +35,7 @@ SHAPES = [  # images, inputs, outputs, size, padding
     (1, 24, 40, (13, 9), (0, 2)),
     (3, 8, 8, (3, 4), (1, 1)),  # one tile an image
 ]
+BY_EDGE = [(*shape, edge) for shape in SHAPES for edge in (2, 4)]
 
 
 def weights(outputs: int, inputs: int) -> np.ndarray:
@@ -65,16 +67,20 @@ def test_transforms_are_exactly_a_convolution(edge: int) -> None:
     assert np.allclose(tables.outputs @ middle @ tables.outputs.T, want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("edge", [2, 4])
-@pytest.mark.parametrize(("images", "inputs", "outputs", "size", "padding"), SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "size", "padding", "edge"),
+    often(BY_EDGE, [*((*shape, 4) for shape in SHAPES), (*SHAPES[1], 2), (*SHAPES[3], 2)]),
+)
 def test_kernel(images: int, inputs: int, outputs: int, size: tuple[int, int], padding: tuple[int, int], edge: int):
     x, w = normal(images, *size, inputs), weights(outputs, inputs)
     (got,) = run(kernels.winograd_conv2d, x, transformed(w, edge), padding=padding, edge=edge)
     check(got, exact(x, w, padding), edge)
 
 
-@pytest.mark.parametrize("edge", [2, 4])
-@pytest.mark.parametrize(("images", "inputs", "outputs", "size", "padding"), SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("images", "inputs", "outputs", "size", "padding", "edge"),
+    often(BY_EDGE, [(*SHAPES[0], 4), (*SHAPES[2], 4), (*SHAPES[3], 2)]),
+)
 def test_kernel_that_transforms_the_weights_itself(images, inputs, outputs, size, padding, edge):
     x, w = normal(images, *size, inputs), weights(outputs, inputs)
     packed = WeightLayout.for_conv(list(w.shape), 1).pack(torch.tensor(w)).numpy()
@@ -125,8 +131,14 @@ BLOCKINGS = [
 ]
 
 
-@pytest.mark.parametrize("prepared", [True, False])
-@pytest.mark.parametrize("blocking", BLOCKINGS, ids=str)
+@pytest.mark.parametrize(
+    ("blocking", "prepared"),
+    often(
+        [(blocking, prepared) for blocking in BLOCKINGS for prepared in (True, False)],
+        [*((blocking, True) for blocking in BLOCKINGS), (BLOCKINGS[1], False), (BLOCKINGS[4], False)],
+    ),
+    ids=str,
+)
 def test_every_blocking(blocking: Blocking, prepared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a library, whose kernels get just the workspace that was counted for them."""
     monkeypatch.setattr(winograd, "choose_blocking", lambda shape, target: blocking)

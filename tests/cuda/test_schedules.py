@@ -28,6 +28,7 @@ from gfcompile.tuning.space import Candidate, draw, list_templates
 from tests.cuda.emulator import EmulatorError, build
 from tests.cuda.kernels import Emulated, Plain, random_inputs
 from tests.models.zoo import ZOO
+from tests.selection import fast
 
 NANO, ORIN = find_target("jetson-nano"), find_target("jetson-orin")
 TOLERANCE = 1e-5  # of the largest value: sums of a few thousand terms in another order
@@ -49,7 +50,8 @@ def kernels_of(model: str, request: Request) -> dict[str, tirx.PrimFunc]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "request_"), [("grouped", FILTERED), ("separable", EXACT), ("squeeze_excite", FILTERED)]
+    ("model", "request_"),
+    [("grouped", FILTERED), ("separable", EXACT), pytest.param("squeeze_excite", FILTERED, marks=pytest.mark.coverage)],
 )
 def test_every_kernel_of_a_step(tmp_path: Path, model: str, request_: Request) -> None:
     functions = kernels_of(model, request_)
@@ -105,7 +107,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("target", [NANO, ORIN], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", fast([NANO, ORIN], [NANO]), ids=lambda target: target.name)
 def test_products(tmp_path: Path, target: object) -> None:
     """In tiles of shared memory, chosen for one multiprocessor and for sixteen."""
     emulated = Emulated(PRODUCTS, target, tmp_path)  # type: ignore[arg-type]
@@ -245,7 +247,9 @@ OTHER_TILES = [
 ]
 
 
-@pytest.mark.parametrize("decisions", OTHER_TILES, ids=lambda decisions: "x".join(map(str, decisions["tile"])))
+@pytest.mark.parametrize(
+    "decisions", fast(OTHER_TILES, OTHER_TILES[3:4]), ids=lambda decisions: "x".join(map(str, decisions["tile"]))
+)
 def test_a_tile_that_is_asked_for_computes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decisions: Decisions
 ) -> None:

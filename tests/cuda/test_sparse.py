@@ -18,10 +18,10 @@ from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.runtime.step import Step
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse
 from gfcompile.targets import find_target
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.end_to_end.test_sparse import LR, SGD, SHAPE, SHARE, Net, batch
+from tests.lean import analyse_lean
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def test_three_steps_as_on_the_cpu(tmp_path: Path) -> None:
     optimizer = resolve_optimizer("sgd", SGD)
     job = Job(Net(), (torch.zeros(SHAPE),), resolve_loss("cross_entropy"), Request(sparse={"*": SHARE}), optimizer, LR)
     folders = {
-        name: write_step(analyse(job, target=target), tmp_path / f"{name}_step") for name, target in targets.items()
+        name: write_step(analyse_lean(job, target), tmp_path / f"{name}_step") for name, target in targets.items()
     }
     x, y = batch()
     np.savez(tmp_path / "batch.npz", x=x.numpy(), y=y.numpy())

@@ -21,10 +21,10 @@ from gfcompile.compiler import write_step
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse
 from gfcompile.targets import find_target
-from tests.artifacts import JETSONS, MODELS, STEPS, Builds, make_model
+from tests.artifacts import ON_JETSONS, STEPS, Builds, make_model
 from tests.cuda.emulator import build, build_driver, driver_environment
+from tests.lean import analyse_lean
 from tests.manifests import list_anew
 from tests.models.zoo import ZOO
 from tests.tolerances import TRAINING_STEPS, assert_near
@@ -32,9 +32,7 @@ from tests.tolerances import TRAINING_STEPS, assert_near
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
-each_artifact = pytest.mark.parametrize(
-    ("model", "jetson"), [(model, jetson) for model in MODELS for jetson in JETSONS]
-)
+each_artifact = pytest.mark.parametrize(("model", "jetson"), ON_JETSONS)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +86,7 @@ class Damaged:
         job = Job(
             ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
         )
-        analysis = analyse(job, target=self.target)
+        analysis = analyse_lean(job, self.target)
         self.artifact = write_step(analysis, folder / "tiny_step")
         self.sources = emit(analysis, folder / "sources", lambda _: None, name="tiny_step")
         assert self.sources.cuda is not None
@@ -115,7 +113,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     return Damaged(tmp_path_factory.mktemp("damaged"))
 
 
-CONV = r"(int gf_kernel_\d+_fused_conv2d\w*\([^{]*{\s*if \(gf_cuda_launch\(\d+, )"
+CONV = r"(int gf_kernel_fused_conv2d\w*\([^{]*{\s*if \(gf_cuda_launch\(\d+, )"
 
 
 def test_the_self_test_passes_as_it_is(damaged: Damaged) -> None:

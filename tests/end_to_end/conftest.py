@@ -1,4 +1,4 @@
-"""Artifacts that several tests share: a compile costs seconds, so each is made once a session."""
+"""Artifacts that several files share: a compile costs seconds, so each is made once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import gfcompile
 from tests.models import randomise_statistics
 from tests.models.resnet import resnet18
+from tests.store import Store
 
 CLASSES = 10
 SGD = {"momentum": 0.9, "weight_decay": 1e-4}
@@ -44,23 +44,22 @@ class Artifact:
         return Path(shutil.copytree(self.folder, parent / self.folder.name))
 
 
-def _small_artifact(folder: Path, batchnorm: str) -> Artifact:
+def _small_artifact(store: Store, batchnorm: str) -> Artifact:
     """ResNet-18 at width 8, batch 4 of 64x64, the last 3 convolutions filtered at r=2."""
     model = small_resnet()
     x, _ = random_batch((4, 3, 64, 64), seed=0)
     options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
-    gfcompile.compile(model, x, out=folder / "small_step", **options).close()
-    return Artifact(folder / "small_step", model, batchnorm)
+    return Artifact(store.compiled(model, x, "small_step", full=True, **options), model, batchnorm)
 
 
 @pytest.fixture(scope="session")
-def eval_artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return _small_artifact(tmp_path_factory.mktemp("eval"), "eval")
+def eval_artifact(store: Store) -> Artifact:
+    return _small_artifact(store, "eval")
 
 
 @pytest.fixture(scope="session")
-def train_artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return _small_artifact(tmp_path_factory.mktemp("train"), "train")
+def train_artifact(store: Store) -> Artifact:
+    return _small_artifact(store, "train")
 
 
 @pytest.fixture(params=["eval", "train"])

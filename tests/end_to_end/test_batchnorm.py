@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.lean import lean_compile
 from tests.models import initialise, randomise_statistics
+from tests.selection import often
 from tests.tolerances import assert_near
 
 STEPS, LR, TOLERANCE = 20, 0.02, 1e-4  # losses and state, float32 on both sides; measured 4e-7 over the 20 steps
@@ -50,7 +51,8 @@ def mode_of(policy: str | dict[str, str], name: str) -> str:
     return policy.get(f"{name.partition('.')[0]}.*", policy["*"])
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", often(POLICIES, ["train", "by pattern"]))  # which has all three
 def test_twenty_steps_equal_pytorch(policy, tmp_path):
     model, modes = build(), POLICIES[policy]
     step = lean_compile(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.coverage import TOLERANCE, check
+from tests.lean import lean
 from tests.models.definitions import DEFINITIONS
 
 pytestmark = pytest.mark.slow
 
 FAR_APART = (
     "shufflenet_v2",
-    "convnext",
-    "nfnet",
     "maxvit",
     "unet_bilinear",
     "tied_parameter",
@@ -23,6 +22,7 @@ FAR_APART = (
 
 @pytest.mark.parametrize("name", FAR_APART)
 def test_training_equals_pytorch(name, tmp_path):
-    row = check(DEFINITIONS[name], tmp_path)
+    with lean():
+        row = check(DEFINITIONS[name], tmp_path)
     assert row.worst <= TOLERANCE, f"{row.where}: relative error {row.worst:.1e}"
     assert row.filtered > 0

@@ -10,6 +10,7 @@ import pytest
 from tests.end_to_end.conftest import Artifact, random_batch
 from tests.runtime.trainer import run
 from tests.runtime.variants import CHECKPOINT, assert_harmless, assert_trainer_refuses, draw_flips, prepare, try_each
+from tests.selection import often
 
 pytestmark = pytest.mark.slow
 FLIPS = 20
@@ -34,7 +35,7 @@ def test_python_refuses_every_flip(folder: Path) -> None:
     assert_harmless(try_each(folder, flips), len(flips))
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", often(FILES, ["libstep.so", CHECKPOINT]))
 def test_gf_train_refuses_every_flip(folder: Path, name: str) -> None:
     assert_trainer_refuses(folder, name, FLIPS)
 

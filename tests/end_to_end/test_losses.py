@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import gfcompile
 from gfcompile.errors import UserError
 from gfcompile.runtime.errors import StepError
-from tests.lean import lean_compile
+from tests.selection import fast
+from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
 
 STEPS, BATCH, CLASSES, LR = 20, 4, 3, 0.1
@@ -82,29 +83,21 @@ def apply(loss: Any, output: Any, y: Tensor) -> Tensor:
     return loss(output["logits"] if isinstance(output, dict) and loss is not both else output, y)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("losses")
+def compiled(name: str, store: Store) -> gfcompile.CompiledStep:
+    make, loss = CASES[name]
+    options = {"exact": True, "train": "*", "lr": RATES.get(name, LR), "momentum": 0.9}
+    out = f"{name.replace(' ', '_').replace(',', '')}_step"
+    return gfcompile.load(store.compiled(make(), torch.zeros(SHAPE), out, loss=loss, **options))
 
 
-def compiled(name: str, folder: Path) -> gfcompile.CompiledStep:
-    """Each loss is compiled once."""
-    out = folder / f"{name.replace(' ', '_').replace(',', '')}_step"
-    if not out.exists():
-        make, loss = CASES[name]
-        options = {"exact": True, "train": "*", "lr": RATES.get(name, LR), "momentum": 0.9}
-        lean_compile(make(), torch.zeros(SHAPE), loss=loss, out=out, **options).close()
-    return gfcompile.load(out)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_follows_torch(name: str, folder: Path) -> None:
+@pytest.mark.parametrize("name", fast(CASES, ["cross_entropy", "callable"]))
+def test_follows_torch(name: str, store: Store) -> None:
     """Losses and weights at every step. Each fifth batch is short: padded inside, it counts as the short one."""
     make, loss = CASES[name]
     model, lr = make(), RATES.get(name, LR)
     start = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    with compiled(name, folder) as step:
+    with compiled(name, store) as step:
         for index in range(STEPS):
             x, y = draw(loss, index)
             samples = 3 if index % 5 == 4 and loss is not both else BATCH
@@ -121,9 +114,9 @@ def test_follows_torch(name: str, folder: Path) -> None:
         assert relative_error(tensor, start[key]) > 100 * TRAINING_STEPS, f"{key} stays where it is: it proves nothing"
 
 
-def test_labels_are_checked_but_for_the_ignored_one(folder: Path) -> None:
+def test_labels_are_checked_but_for_the_ignored_one(store: Store) -> None:
     _, loss = CASES["cross_entropy"]
-    with compiled("cross_entropy", folder) as step:
+    with compiled("cross_entropy", store) as step:
         x, y = draw(loss, 0)
         assert step.train(x, y.to(torch.uint8), lr=0.0) == step.train(x, y, lr=0.0)
         y[1, 2, 3] = 254
@@ -131,7 +124,7 @@ def test_labels_are_checked_but_for_the_ignored_one(folder: Path) -> None:
             step.train(x, y)
 
 
-def test_a_batch_of_which_nothing_counts(folder: Path) -> None:
+def test_a_batch_of_which_nothing_counts(store: Store) -> None:
     """As PyTorch has it: the loss is no number, the gradients are zero."""
     make, loss = CASES["cross_entropy"]
     x, y = draw(loss, 0)
@@ -139,7 +132,7 @@ def test_a_batch_of_which_nothing_counts(folder: Path) -> None:
     model = make()
     expected = loss(model(x), y)
     expected.backward()
-    with compiled("cross_entropy", folder) as step:
+    with compiled("cross_entropy", store) as step:
         assert expected.isnan()
         with pytest.warns(RuntimeWarning, match="the loss is nan at step 1, and all parameters are still finite"):
             assert math.isnan(step.train(x, y, lr=0.0))

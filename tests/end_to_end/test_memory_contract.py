@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gfcompile.artifact.library import GUARD, Sources, emit
+from gfcompile.codegen.build import symbol_of
 from gfcompile.codegen.link import link_library
 from gfcompile.codegen.program import Call
 from gfcompile.compiler import write_step
@@ -26,12 +28,12 @@ from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.library import Library
 from gfcompile.runtime.step import Step
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse
 from gfcompile.targets import find_target
-from tests.lean import lean_compile
+from tests.lean import analyse_lean
 from tests.missing import skip_for_want
 from tests.models.zoo import INPUTS, ZOO
 from tests.runtime.harness import build_program, write_arrays
+from tests.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -47,18 +49,19 @@ def batch_of(net: str, seed: int) -> tuple[Tensor, Tensor]:
     return torch.randn(INPUTS[net], generator=generator), torch.randint(0, 5, INPUTS[net][:1], generator=generator)
 
 
+Compiled = Callable[[str, str], Path]
+
+
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    folder = tmp_path_factory.mktemp("memory")
-    made = {}
-    for net, batchnorm in NETS.items():
-        for kind in BUILDS:
-            out = folder / f"{net}_{kind}_step"
-            options = {"layers": 2, "r": 2, "lr": 0.05, "momentum": 0.9, "batchnorm": batchnorm}
-            options["cache_prefix"] = net == CACHED
-            lean_compile(ZOO[net](), batch_of(net, 0)[0], out=out, debug=kind == "debug", **options).close()
-            made[net, kind] = out
-    return made
+def compiled(store: Store) -> Compiled:
+    """The artifact of a net, as a release or for debugging."""
+
+    def make(net: str, kind: str) -> Path:
+        options = {"layers": 2, "r": 2, "lr": 0.05, "momentum": 0.9, "batchnorm": NETS[net]}
+        options |= {"cache_prefix": net == CACHED, "debug": kind == "debug"}
+        return store.compiled(ZOO[net](), batch_of(net, 0)[0], f"{net}_step", **options)
+
+    return make
 
 
 # ---- what is taken, and when
@@ -92,12 +95,12 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module", params=BUILDS)
 def counted(
     request: pytest.FixtureRequest,
-    artifacts: dict[tuple[str, str], Path],
+    compiled: Compiled,
     counter: tuple[Path, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, Counted]:
     """An artifact, and what a process of its own saw of it."""
-    artifact = artifacts[CACHED, request.param]
+    artifact = compiled(CACHED, request.param)
     with Step.load(artifact) as step:
         arrays = write_arrays(step, *batch_of(CACHED, 1), tmp_path_factory.mktemp("arrays") / "arrays")
     program, shim = counter
@@ -175,9 +178,9 @@ def test_the_counter_sees_every_kind_of_request(counted: tuple[Path, Counted]) -
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_debug_build_gives_the_same_bits(artifacts: dict[tuple[str, str], Path], net: str) -> None:
+def test_a_debug_build_gives_the_same_bits(compiled: Compiled, net: str) -> None:
     """No guard is broken, and nobody reads what was not written: it would be NaN here."""
-    with Step.load(artifacts[net, "release"], 2) as release, Step.load(artifacts[net, "debug"], 2) as debug:
+    with Step.load(compiled(net, "release"), 2) as release, Step.load(compiled(net, "debug"), 2) as debug:
         for seed in range(5):
             x, y = (tensor.numpy() for tensor in batch_of(net, seed))
             found, expected = debug.gradients(x, y), release.gradients(x, y)
@@ -194,8 +197,8 @@ def test_a_debug_build_gives_the_same_bits(artifacts: dict[tuple[str, str], Path
         assert [after[name].tobytes() for name in wanted] == [array.tobytes() for array in wanted.values()]
 
 
-def test_a_debug_build_says_so_and_reports_the_release(artifacts: dict[tuple[str, str], Path]) -> None:
-    release, debug = (artifacts["separable", kind] for kind in BUILDS)
+def test_a_debug_build_says_so_and_reports_the_release(compiled: Compiled) -> None:
+    release, debug = (compiled("separable", kind) for kind in BUILDS)
     assert json.loads((release / "manifest.json").read_text())["debug"] is False
     assert json.loads((debug / "manifest.json").read_text())["debug"] is True
     reports = [json.loads((folder / "report.json").read_text())["memory"] for folder in (release, debug)]
@@ -228,7 +231,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 20),
     )  # fmt: skip
     x, y = torch.randn(2, 3, 9, 9), torch.tensor([1, 3])
-    analysis = analyse(Job(net, (x,), resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9)))
+    job = Job(net, (x,), resolve_loss("cross_entropy"), Request(layers=2), SGD(0.9))
+    analysis = analyse_lean(job)
     folder = tmp_path_factory.mktemp("tiny")
     sources = {kind: emit(analysis, folder / kind, str, kind == "debug") for kind in BUILDS}
     artifact = write_step(analysis, folder / "tiny_step", str)
@@ -239,7 +243,8 @@ def break_kernel(tiny: Tiny, kind: str, body: str, folder: Path) -> tuple[Librar
     """A library in which the kernel of the loss does `body` instead; `input` and `output` are its buffers."""
     program, sources = tiny.analysis.programs["train"].program, tiny.sources[kind]
     call = program.calls[program.loss_call()]
-    right = next(path for path in sources.objects if path.stem.split("_", 3)[3] == call.kernel[:60])
+    symbol = symbol_of(call.kernel, tiny.analysis.scheduler(program.functions[call.kernel]))
+    right = next(path for path in sources.objects if path.stem == symbol)
     names = [f"argument{i}" for i in range(len(call.inputs) + len(call.outputs))]
     sizes = [program.buffers[buffer].bytes for buffer in (*call.inputs, *call.outputs)]
     text = f"""

@@ -15,6 +15,7 @@ from gfcompile.cli import main
 from tests.models import randomise_statistics
 from tests.models.mobilenet_v3 import mobilenet_v3_like
 from tests.models.resnet import resnet18
+from tests.selection import often
 from tests.tolerances import LOGITS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def build(name: str) -> nn.Module:
         return randomise_statistics(NETS[name](), seed=0).eval()
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", often(NETS, ["mobilenet_v3"]))
 def test_a_model_goes_in_and_comes_out(name, tmp_path: Path):
     source, folder, trained = tmp_path / f"{name}.onnx", tmp_path / f"{name}_step", tmp_path / "trained.onnx"
     model = build(name)

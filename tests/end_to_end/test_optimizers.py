@@ -22,6 +22,8 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
 from gfcompile.verify.compare import verify
 from tests.end_to_end.conftest import random_batch
+from tests.selection import fast
+from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
 
 STEPS, SHAPE = 20, (4, 3, 16, 16)
@@ -65,13 +67,14 @@ class Case:
             groups.append({"params": [parameter], "lr": self.lr * factor, **own})
         return self.kind(groups)
 
-    def compile(self, model: nn.Module, out: Path, **options: Any) -> gfcompile.CompiledStep:
+    def compiled(self, store: Store) -> Path:
+        """Everything is trained, exactly."""
         groups = {name: dict(settings) for name, settings in self.groups.items()}
         for name, factor in self.factors.items():
             groups.setdefault(name, {})["lr_factor"] = factor
         optimizer = {"name": self.kind.__name__, **self.settings, "groups": groups, **self.clip}
-        options = {"loss": LOSS, "lr": self.lr, **options}
-        return gfcompile.compile(model, torch.zeros(SHAPE), optimizer=optimizer, out=out, **options)
+        options: dict[str, Any] = {"loss": LOSS, "lr": self.lr, "optimizer": optimizer, "exact": True}
+        return store.compiled(Net(), torch.zeros(SHAPE), f"{self.kind.__name__.lower()}_step", **options)
 
 
 CASES = {
@@ -130,18 +133,10 @@ def clip(case: Case, model: nn.Module) -> float:
     return float(norm)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("optimizers")
-
-
-@pytest.fixture(scope="module", params=CASES)
-def exact(request: pytest.FixtureRequest, folder: Path) -> tuple[Case, Path]:
-    """Each optimizer's artifact, compiled once."""
+@pytest.fixture(scope="module", params=fast(CASES, ["adam"]))
+def exact(request: pytest.FixtureRequest, store: Store) -> tuple[Case, Path]:
     case = CASES[request.param]
-    out = folder / f"{request.param}_step"
-    case.compile(Net(), out, exact=True).close()
-    return case, out
+    return case, case.compiled(store)
 
 
 def test_follows_torch(exact: tuple[Case, Path]) -> None:
@@ -214,7 +209,7 @@ LIMIT = 0.05  # of the norm of filtered gradients
 
 
 @pytest.fixture(scope="module")
-def filtered(folder: Path) -> Path:
+def filtered(store: Store) -> Path:
     """Gradients are one value for all taps of a kernel; a torch.optim instance says how they are used."""
     model = Net()
     decayed = [p for name, p in model.named_parameters() if name.endswith("weight")]
@@ -222,16 +217,16 @@ def filtered(folder: Path) -> Path:
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0, "lr": 0.002}], lr=0.01
     )
-    step = gfcompile.compile(
-        model, torch.zeros(SHAPE), layers=3, r=2, loss=nn.CrossEntropyLoss(ignore_index=7), optimizer=optimizer,
-        clip_norm=LIMIT, out=folder / "filtered_step",
-    )  # fmt: skip
-    assert step.filtered_layers == ["one", "two", "three"]
-    assert step.lr == 0.01
-    step.close()
-    return folder / "filtered_step"
+    options: dict[str, Any] = {"layers": 3, "r": 2, "optimizer": optimizer, "clip_norm": LIMIT}
+    loss = nn.CrossEntropyLoss(ignore_index=7)
+    folder = store.compiled(model, torch.zeros(SHAPE), "filtered_step", loss=loss, **options)
+    with gfcompile.load(folder) as step:
+        assert step.filtered_layers == ["one", "two", "three"]
+        assert step.lr == 0.01
+    return folder
 
 
+@pytest.mark.slow
 def test_updates_from_its_own_filtered_gradients_follow_torch(filtered: Path) -> None:
     model = Net()
     groups = [
@@ -257,6 +252,7 @@ def test_updates_from_its_own_filtered_gradients_follow_torch(filtered: Path) ->
                 assert_near(found[name], expected, TRAINING_STEPS, f"{name} after step {index}")
 
 
+@pytest.mark.slow
 def test_verify_agrees(filtered: Path) -> None:
     checks = verify(Net(), resolve_loss("cross_entropy:ignore_index=7"), filtered)
     updates = [check for check in checks if check.what.startswith("update of")]
@@ -265,6 +261,7 @@ def test_verify_agrees(filtered: Path) -> None:
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [{"weight_decay": 0.2}, {"clip_norm": None, "eps": 0.1}], ids=str)
 def test_verify_notices_another_optimizer(filtered: Path, tmp_path: Path, wrong: Mapping[str, Any]) -> None:
     changed = tmp_path / "changed_step"

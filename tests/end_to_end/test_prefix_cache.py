@@ -19,6 +19,8 @@ from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
+from tests.selection import often
+from tests.store import Store
 from tests.tolerances import FLOAT16_FEATURES, relative_error
 
 pytestmark = pytest.mark.slow
@@ -37,16 +39,15 @@ PLANS: dict[str, tuple[str, dict[str, Any], int]] = {  # and the number of tenso
 }
 
 
-@pytest.fixture(scope="module", params=PLANS)
-def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=often(PLANS, ["resnet18-inside-a-block", "mobilenet_v2"]))
+def artifact(request: pytest.FixtureRequest, store: Store) -> Path:
     name, options, tensors = PLANS[request.param]
     torch.manual_seed(0)
     model = randomise_statistics(MODELS[name](), seed=0)
-    out: Path = tmp_path_factory.mktemp("cached") / "cached_step"
     example, _ = random_batch((BATCH, 3, SIZE, SIZE), seed=9)
-    step = lean_compile(model, example, out=out, lr=LR, cache_prefix=True, **options, **SGD)
-    assert len(step.manifest["features"]["tensors"]) == tensors
-    return out
+    folder = store.compiled(model, example, "cached_step", lr=LR, cache_prefix=True, **options, **SGD)
+    assert len(json.loads((folder / "manifest.json").read_text())["features"]["tensors"]) == tensors
+    return folder
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from tests.lean import lean
 from tests.models.definitions.decoders import UPerNet
 from tests.models.definitions.definition import define
 from tests.models.definitions.segmentation import FCN, DeepLabV3, PSPNet
+from tests.selection import often
 
 pytestmark = pytest.mark.slow
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -28,8 +29,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("layers", [5, 10])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "layers"), often([(model, layers) for model in MODELS for layers in (5, 10)], [("deeplabv3", 10)])
+)
 def test_the_last_convolutions_at_512(model, layers, tmp_path):
     definition = define(model, "segmentation", MODELS[model], ((4, 3, 64, 64),), layers=layers)  # statistics of four
     with lean():

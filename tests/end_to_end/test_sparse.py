@@ -22,6 +22,7 @@ from tests.end_to_end.conftest import random_batch, small_resnet
 from tests.lean import lean_compile
 from tests.oracles import drawn_channels
 from tests.runtime.trainer import order, run
+from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -60,17 +61,12 @@ DRAWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., gfcompile.CompiledStep]:
+@pytest.fixture
+def compiled(store: Store) -> Callable[..., gfcompile.CompiledStep]:
     """A fresh step of an artifact that is compiled once for each set of options."""
-    folder, made = tmp_path_factory.mktemp("sparse"), {}
 
     def make(**options: Any) -> gfcompile.CompiledStep:
-        key = repr(sorted(options.items()))
-        if key not in made:
-            made[key] = folder / f"sparse{len(made)}_step"
-            lean_compile(Net(), torch.zeros(SHAPE), out=made[key], lr=LR, **options).close()
-        return gfcompile.load(made[key])
+        return gfcompile.load(store.compiled(Net(), torch.zeros(SHAPE), "sparse_step", lr=LR, **options))
 
     return make
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +14,11 @@ from torch import Tensor, nn
 import gfcompile
 from tests.end_to_end.conftest import CLASSES, SGD, random_batch
 from tests.end_to_end.eager import Eager
-from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
 from tests.models.resnet import resnet18
+from tests.selection import often
+from tests.store import Store
 from tests.tolerances import (
     LOGITS,
     LOSS_OVER_TRAINING,
@@ -51,14 +51,17 @@ class Run:
     batchnorm: str
 
 
-@pytest.fixture(scope="module", params=[(m, b) for m in MODELS for b in ("eval", "train")], ids="-".join)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    name, batchnorm = request.param
+RUNS = [f"{model}-{batchnorm}" for model in MODELS for batchnorm in ("eval", "train")]
+
+
+@pytest.fixture(scope="module", params=often(RUNS, ["resnet18-train", "mobilenet_v2-eval"]))
+def run(request: pytest.FixtureRequest, store: Store) -> Run:
+    name, batchnorm = request.param.split("-")
     torch.manual_seed(0)
     model = randomise_statistics(MODELS[name](), seed=0)
-    out: Path = tmp_path_factory.mktemp("training") / f"{name}_step"
     example, _ = random_batch(SHAPE, seed=99)
-    step = lean_compile(model, example, layers=5, exact=True, batchnorm=batchnorm, lr=LR, out=out, **SGD)
+    options = {"layers": 5, "exact": True, "batchnorm": batchnorm, "lr": LR, **SGD}
+    step = gfcompile.load(store.compiled(model, example, f"{name}_step", **options))
     eager = Eager(model, step.manifest["gradients"], batchnorm=batchnorm, lr=LR, **SGD)
     batches = [random_batch(SHAPE, seed) for seed in range(STEPS)]
     losses, expected = [step.train(*batches[0])], [eager.train(*batches[0])]

@@ -15,7 +15,7 @@ import onnxruntime
 import torch
 from torch import Tensor, fx
 
-from gfcompile.export import write_graph
+from gfcompile.export.model import write_graph
 from gfcompile.export.writer import UNTRANSLATED
 from gfcompile.step import STATE, Role, Step, Value
 

@@ -25,6 +25,7 @@ from gfcompile.job import Job
 from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
 from tests.export.harness import run
+from tests.lean import lean, lean_compile
 from tests.manifests import edit_manifest, list_anew, manifest_of
 from tests.models.zoo import INPUTS, ZOO
 from tests.tolerances import LOGITS, assert_near
@@ -42,7 +43,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a checkpoint of three steps beside it."""
     folder = tmp_path_factory.mktemp("export") / "net_step"
-    step = gfcompile.compile(ZOO[NAME](), batch(0)[0], layers=1, batchnorm="train", lr=0.1, out=folder)
+    step = lean_compile(ZOO[NAME](), batch(0)[0], layers=1, batchnorm="train", lr=0.1, out=folder)
     with step:
         for seed in range(3):
             step.train(*batch(seed))
@@ -93,11 +94,8 @@ def test_the_artifact_holds_the_model_without_weights(artifact: Path) -> None:
     for tensor in skeleton.graph.initializer:
         assert (tensor.name in names) == (not tensor.raw_data)
     assert "model.onnx" in json.loads((artifact / "manifest.json").read_text())["files"]
-    graphs = {path.relative_to(artifact / "graphs").with_suffix("") for path in (artifact / "graphs").rglob("*.txt")}
-    assert graphs == {
-        path.relative_to(artifact / "graphs").with_suffix("") for path in artifact.rglob("graphs/**/*.onnx")
-    }
-    assert len(graphs) > 20
+    assert len(list((artifact / "graphs").rglob("*.txt"))) > 20
+    assert [path.name for path in artifact.rglob("*.onnx")] == ["model.onnx"]  # graphs as ONNX are made on demand
 
 
 @pytest.mark.slow
@@ -110,7 +108,8 @@ def test_a_skeleton_that_came_with_the_model_goes_first(artifact: Path, tmp_path
         ZOO[NAME](), (x,), resolve_loss("cross_entropy"), Request(layers=1, r={"*": 2}),
         skeleton=own.SerializeToString(),
     )  # fmt: skip
-    folder = compile_job(job, tmp_path / "own_step", find_target("native"))
+    with lean():
+        folder = compile_job(job, tmp_path / "own_step", find_target("native"))
     with gfcompile.load(folder) as step:
         step.export_onnx(tmp_path / "own.onnx")
     assert onnx.load(tmp_path / "own.onnx").producer_name == "somebody else"

@@ -382,7 +382,7 @@ def test_skeleton(tmp_path):
         fill(model.SerializeToString(), state)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage  # tests/end_to_end/test_onnx.py has it of a network, by the command line
 def test_compiled_from_onnx(tmp_path):
     """Trained by the compiled step, then written back: ONNX Runtime predicts what the step predicts."""
     model = model_of(

@@ -251,6 +251,17 @@ def test_hand_made_pickles(tmp_path, body, deed):
     assert text_of(tmp_path / "model.pt") == f"{tmp_path}/model.pt: {deed}; if you trust the file, add --trust"
 
 
+def test_a_class_that_a_library_has_only_imported(tmp_path, monkeypatch):
+    """Where it was defined decides, not where the file has found it."""
+    borrowed = type("Borrowed", (nn.Module,), {"__module__": "elsewhere"})
+    monkeypatch.setattr(nn.modules.conv, "Borrowed", borrowed, raising=False)
+    save_pickle(tmp_path / "model.pt", b"\x80\x02ctorch.nn.modules.conv\nBorrowed\n)\x81.")
+    assert text_of(tmp_path / "model.pt") == (
+        f"{tmp_path}/model.pt: holds 'torch.nn.modules.conv.Borrowed', which is {NEITHER};"
+        " if you trust the file, add --trust"
+    )
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [

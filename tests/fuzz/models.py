@@ -33,11 +33,12 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import resolve_optimizer
 from gfcompile.settings.schema import Request
+from gfcompile.stages import lower_job
 from gfcompile.targets import find_target
 from tests.fuzz.networks import Network, batch, draw
 from tests.fuzz.peer import Arrays, Peer
 from tests.fuzz.runner import Error, Result, run_beside
-from tests.lean import lower_lean, place_lean
+from tests.lean import place_lean
 from tests.tolerances import EXACT_GRADIENT, LOGITS, STATISTICS_AFTER_ONE_STEP, relative_error
 
 # Of the largest gradient: a smaller one is measured by this. With the bound for gradients, 1e-4, one that cancels may
@@ -75,7 +76,7 @@ def build(network: Network, folder: Path) -> tuple[gfcompile.CompiledStep, set[s
         calculus=given.get("calculus", True),
         winograd=given.get("winograd", True),
     )
-    lowered = lower_lean(job)
+    lowered = lower_job(job)
     write_step(place_lean(lowered, find_target("native")), folder, debug=given.get("debug", False))
     nodes = lowered.traced.training.body.graph.nodes
     return gfcompile.load(folder, threads=1 + network.seed % 2), {

@@ -1,4 +1,4 @@
-"""Twenty random networks from a new seed each time; and that the comparison sees what is wrong."""
+"""Random networks from a new seed each time; and that the comparison sees what is wrong."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tests.fuzz import models
 from tests.fuzz.networks import batch, draw
 from tests.fuzz.runner import Error, Result, run
 from tests.fuzz.stand_in import go_wrong
+from tests.selection import often
 
 ROOT = Path(__file__).parent.parent.parent
 SEED_THAT_TRAINS_ALL = 32  # a small network, exact
 
 
 @pytest.mark.slow
-def test_random_networks(capsys):
+@pytest.mark.parametrize("count", often([4, 20], [4]))
+def test_random_networks(count, capsys):
     """GF_FUZZ_MODELS is their number, GF_FUZZ_SEED the first one's seed."""
-    count = os.environ.get("GF_FUZZ_MODELS", "20")
-    command = [sys.executable, "-m", "tests.fuzz.models", "--jobs", "1", "--count", count]
+    wanted = os.environ.get("GF_FUZZ_MODELS", str(count))
+    command = [sys.executable, "-m", "tests.fuzz.models", "--jobs", "1", "--count", wanted]
     if "GF_FUZZ_SEED" in os.environ:
         command += ["--seed", os.environ["GF_FUZZ_SEED"]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -18,6 +18,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.exported.operators import find_operator, is_ignored
 from gfcompile.frontend.load import load_model
 from tests.models.definitions import DEFINITIONS, THEMES, Definition
+from tests.selection import often
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,9 +35,11 @@ UNSAVABLE = (
     "weight_norm", "spectral_norm", "moment_pooling", "mixed_pooling", "global_max_pooling", "log_sum_exp_pooling",
 )  # fmt: skip
 HOOKED = "weight_norm_hook"
+FIRST = [theme.DEFINITIONS[0] for theme in THEMES]
 each_definition = pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
 
 
+@pytest.mark.coverage
 @each_definition
 def test_runs_the_same_twice(definition: Definition) -> None:
     with torch.no_grad():
@@ -49,7 +52,7 @@ def test_runs_the_same_twice(definition: Definition) -> None:
         assert 0.01 < output.std() < 20, f"outputs of size {output.std():.1e}"
 
 
-@each_definition
+@pytest.mark.parametrize("definition", often(DEFINITIONS.values(), FIRST), ids=DEFINITIONS)
 def test_traces(definition: Definition) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -79,6 +82,7 @@ def test_loads_when_saved(definition: Definition, tmp_path: Path) -> None:
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.coverage
 @each_definition
 def test_a_loss_reaches_the_last_convolutions(definition: Definition) -> None:
     model = definition.make()

@@ -1,6 +1,5 @@
 """channels_last: values move, none changes, and trained convolution weights are packed."""
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +13,6 @@ from gfcompile.passes.fold_frozen import FoldFrozen
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.settings.schema import Request
 from gfcompile.step import Role
-from tests.models.zoo import INPUTS, ZOO
 from tests.passes.tiny import (
     applied,
     assert_golden,
@@ -36,22 +34,6 @@ def test_lays_images_and_weights_out():
     assert_golden("channels_last.before", step)
     assert_golden("channels_last.after", ChannelsLast().run(step))
     assert step.layouts == {"conv.weight": WeightLayout.for_conv([3, 2, 3, 3], 1)}
-
-
-@pytest.mark.parametrize("exact", [False, True], ids=["filtered", "exact"])
-@pytest.mark.parametrize("batchnorm", ["eval", "train"])
-def test_numbers_stay(exact, batchnorm):
-    step = network_step(*BEFORE, exact=exact, batchnorm=batchnorm, layers=2)
-    before = numbers(step)
-    assert_same_numbers(before, numbers(ChannelsLast().run(step)))
-
-
-@pytest.mark.parametrize("name", ZOO)
-def test_numbers_stay_over_the_zoo(name):
-    shape = (2, *INPUTS[name][1:])
-    step = applied(traced(ZOO[name](), shape, Request(train=("*",))), *BEFORE)
-    before = numbers(step)
-    assert_same_numbers(before, numbers(ChannelsLast().run(step)))
 
 
 def test_transposes_only_where_layouts_meet():
@@ -115,12 +97,6 @@ def test_second_run_of_an_exact_step():
     step = network_step(*BEFORE, ChannelsLast(), exact=True)
     before = text(step)
     assert text(ChannelsLast().run(step)) == before
-
-
-def test_second_run_of_a_filtered_step_keeps_the_numbers():
-    step = network_step(*BEFORE, ChannelsLast())
-    before = numbers(step)
-    assert_same_numbers(before, numbers(ChannelsLast().run(step)))
 
 
 def test_second_run():

@@ -13,7 +13,6 @@ from tests.passes.handwritten import assert_rewrites
 from tests.passes.tiny import (
     applied,
     assert_close,
-    assert_second_run_changes_nothing,
     network_step,
     nodes,
     numbers,
@@ -152,8 +151,3 @@ def test_clips_nothing_unless_asked():
     before = text(step)
     assert text(ClipGradients().run(step)) == before
     assert site_names(step) == []
-
-
-@pytest.mark.parametrize("clip", CLIPS, ids=str)
-def test_second_run(clip):
-    assert_second_run_changes_nothing(clip, network_step(*pipeline.FILTERING, clip))

@@ -8,9 +8,8 @@ from gfcompile.passes.filter import Filter
 from gfcompile.passes.merge_equal import MergeEqual
 from gfcompile.passes.remove_dead import RemoveDead
 from gfcompile.passes.select import Select
-from gfcompile.step import Step
 from tests.passes.handwritten import assert_leaves, assert_rewrites
-from tests.passes.nets import SHAPE, Dense, Residual, conv, plain, with_head
+from tests.passes.nets import conv
 from tests.passes.tiny import (
     applied,
     assert_second_run_changes_nothing,
@@ -35,22 +34,14 @@ class Fork(nn.Module):
         return self.head((self.left(x) + self.right(x)).mean((2, 3)) + self.point(x).mean((2, 3)))
 
 
-def fork_step() -> Step:
-    return applied(filtered(Fork(), (1, 3, 4, 4)), *BEFORE)
-
-
 def test_numbers_stay():
     """Exactly: nothing is computed otherwise."""
-    for model in (Fork(), with_head(plain(3), nn.BatchNorm2d(4), Dense(plain()), Residual(plain(8, 8), nn.ReLU()))):
-        step = applied(filtered(model, SHAPE, batchnorm="train"), *BEFORE)
-        before = numbers(step)
-        after = numbers(MergeEqual().run(step))
-        assert site_names(step)
-        assert all(torch.equal(before[value], after[value]) for value in before)
-
-
-def test_second_run():
-    assert_second_run_changes_nothing(MergeEqual(), MergeEqual().run(fork_step()))
+    step = applied(filtered(Fork(), (1, 3, 4, 4), batchnorm="train"), *BEFORE)
+    before = numbers(step)
+    after = numbers(MergeEqual().run(step))
+    assert site_names(step)
+    assert all(torch.equal(before[value], after[value]) for value in before)
+    assert_second_run_changes_nothing(MergeEqual(), step)
 
 
 def test_a_chain_of_repetitions_goes_whole():

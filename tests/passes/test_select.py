@@ -13,7 +13,6 @@ from tests.passes.tiny import (
     applied,
     assert_close,
     assert_golden,
-    assert_second_run_changes_nothing,
     network_step,
     node_values,
     nodes,
@@ -163,7 +162,3 @@ def test_a_shared_module_is_filtered_at_each_use():
 
     step = applied(traced(Twice(), (1, 2, 4, 4), Request(layers=1)), Canonicalize(), Select())
     assert len(nodes(step, MARKED)) == 2
-
-
-def test_second_run():
-    assert_second_run_changes_nothing(Select(), network_step(Canonicalize(), Select()))

@@ -18,7 +18,6 @@ from tests.passes.nets import with_head
 from tests.passes.tiny import (
     applied,
     assert_same_numbers,
-    assert_second_run_changes_nothing,
     nodes,
     numbers,
     traced,
@@ -78,10 +77,6 @@ def test_leaves_other_convolutions(other: nn.Conv2d) -> None:
     step = laid_out(other, conv(ci=other.out_channels))
     site = nodes(step, gf.conv2d_nhwc.default)[0]
     assert site in Winograd().run(step).body.graph.nodes
-
-
-def test_second_run_changes_nothing() -> None:
-    assert_second_run_changes_nothing(Winograd(), Winograd().run(laid_out(conv(), conv())))
 
 
 def test_leaves_a_step_that_updates_statistics() -> None:

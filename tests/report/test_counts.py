@@ -47,6 +47,8 @@ def test_overhead_is_the_papers_ratio() -> None:
     assert means == 64 * (120 * 160 - 1200)
     assert means / flops.input_gradient == pytest.approx((4**2 - 1) / (2 * 192), rel=0.01)
     assert (flops.forward_overhead + flops.backward_overhead) / flops.total < 0.01
+    gradients = flops.input_gradient + flops.weight_gradient
+    assert flops.total == flops.forward + flops.forward_overhead + gradients + flops.backward_overhead
 
 
 def test_no_input_gradient_no_kernel_sums() -> None:

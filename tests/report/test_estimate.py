@@ -17,8 +17,8 @@ from gfcompile.report.machine_schema import Estimate, NoEstimate
 from gfcompile.report.page import render_page
 from gfcompile.report.summary import head_text, summary_text
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse
 from gfcompile.targets import Figure, Machine, Target, find_target
+from tests.lean import analyse_lean
 
 BATCH, IN, MIDDLE, OUT, SIZE, CLASSES = 2, 3, 8, 16, 12, 5
 PIXELS = BATCH * SIZE * SIZE
@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 def analyse_for(target: Target) -> Analysis:
     job = Job(Net(), (torch.zeros(BATCH, IN, SIZE, SIZE),), resolve_loss("cross_entropy"), Request(layers=1))
-    return analyse(job, target=target)
+    return analyse_lean(job, target)
 
 
 def machine(gflops: float, gbs: float, watts: float | None = None) -> Target:

@@ -23,6 +23,7 @@ from gfcompile.report.units import in_bytes, in_flops
 from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse
 from gfcompile.step import Refusal
+from tests.lean import analyse_lean
 from tests.models.zoo import INPUTS, ZOO
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -101,7 +102,7 @@ def test_passes_and_versions(report: Report) -> None:
 
 
 def test_a_refused_layer_has_its_reason() -> None:
-    report = make_report(analyse(job_for("grouped", layers=1, compat="reference")))
+    report = make_report(analyse_lean(job_for("grouped", layers=1, compat="reference")))
     reason = "the reference formulas know groups=1 and depthwise only, not groups=4"
     assert report.refusals == (Refusal("2.0", reason),)
     layer = next(layer for layer in report.layers if layer.name == "2.0")
@@ -165,11 +166,11 @@ def test_flops_for_people(count: int, text: str) -> None:
 def test_drawn_channels() -> None:
     """Counted by hand: 3 of 12 pairs of channels, 6 of 24, and a head that is updated whole."""
     shares = {"3.0": 0.25, "4.0": 0.25}
-    report = make_report(analyse(job_for("separable", layers=2, r={"*": 2}, sparse=shares)))
+    report = make_report(analyse_lean(job_for("separable", layers=2, r={"*": 2}, sparse=shares)))
     layers = {layer.name: layer for layer in report.layers}
     assert (layers["2.0"].channels, layers["3.0"].channels, layers["4.0"].channels) == (None, 3, 6)
     assert layers["3.0"].kept_bytes.filtered == 4 * 3 * 9 * 4
-    dense = make_report(analyse(job_for("separable", layers=2, r={"*": 2})))
+    dense = make_report(analyse_lean(job_for("separable", layers=2, r={"*": 2})))
     whole = next(layer for layer in dense.layers if layer.name == "4.0").flops.filtered
     part = layers["4.0"].flops.filtered
     assert 4 * part.weight_gradient == whole.weight_gradient

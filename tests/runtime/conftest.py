@@ -16,6 +16,7 @@ from gfcompile.artifact.folder import FRONT
 from gfcompile.codegen.link import runtime_sources
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import FORMAT, write_manifest
+from tests.store import Store
 
 HERE = Path(__file__).parent
 RUNTIME = Path(tensorfile.__file__).parent
@@ -84,18 +85,17 @@ def build_id_of(defines: tuple[str, ...]) -> str:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def library(store: Store) -> Callable[..., Path]:
     """Compile the runtime with the program, once for each set of defines."""
-    folder = tmp_path_factory.mktemp("libraries")
 
     def compile_library(*defines: str) -> Path:
-        path = folder / f"{'_'.join(defines) or 'plain'}.so"
-        if not path.exists():
+        def link(path: Path) -> None:
             sources = [HERE / "linear_program.c", *runtime_sources("cpu")]
             options = [f"-D{name}" for name in defines] + [f'-DBUILD_ID="{build_id_of(defines)}"', f"-I{RUNTIME}"]
             command = ["gcc", *FLAGS, *options, "-shared", "-pthread", "-o", str(path), *map(str, sources), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True)
-        return path
+
+        return store.get(f"linear_{'_'.join(defines) or 'plain'}.so", link)
 
     return compile_library
 
@@ -134,11 +134,15 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trainer(store: Store) -> Path:
     """gf-train, which fits every library of the same interface."""
     from .trainer import link_trainer  # which needs this file
 
-    return link_trainer(tmp_path_factory.mktemp("trainer"))
+    def link(folder: Path) -> None:
+        folder.mkdir()
+        link_trainer(folder)
+
+    return store.get("trainer", link) / "gf-train"
 
 
 @pytest.fixture

@@ -16,13 +16,19 @@ import pytest
 from gfcompile.runtime.manifest import AGAIN
 from gfcompile.runtime.tensorfile import sha256
 from tests.manifests import edit_manifest, list_anew, manifest_of
+from tests.selection import often
 
 from .conftest import Build
-from .trainer import link_trainer, run
+from .trainer import run
 from .variants import CHECKPOINT, assert_harmless, assert_trainer_refuses, draw_flips, prepare, replace, try_each
 
-FLIPS = 200
+FLIPS = 40
+MANY = 200  # for `make coverage`
 FILES = ("libstep.so", "manifest.json", "weights.safetensors", "constants.safetensors", CHECKPOINT)
+each_file = pytest.mark.parametrize(
+    ("name", "flips"),
+    often([(name, flips) for name in FILES for flips in (FLIPS, MANY)], [(name, FLIPS) for name in FILES]),
+)
 
 
 @pytest.fixture
@@ -32,9 +38,9 @@ def whole(build: Build, batch: tuple[np.ndarray, np.ndarray]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_python_refuses_every_flip(whole: Path, name: str) -> None:
-    assert_harmless(try_each(whole, draw_flips(whole / name, FLIPS)), FLIPS)
+@each_file
+def test_python_refuses_every_flip(whole: Path, name: str, flips: int) -> None:
+    assert_harmless(try_each(whole, draw_flips(whole / name, flips)), flips)
 
 
 def test_flips_of_a_manifest_without_a_checksum(whole: Path) -> None:
@@ -44,15 +50,10 @@ def test_flips_of_a_manifest_without_a_checksum(whole: Path) -> None:
     assert_harmless(try_each(whole, draw_flips(whole / "manifest.json", FLIPS)), FLIPS // 2)
 
 
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return link_trainer(tmp_path_factory.mktemp("trainer"))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_gf_train_refuses_every_flip(whole: Path, trainer: Path, name: str) -> None:
+@each_file
+def test_gf_train_refuses_every_flip(whole: Path, trainer: Path, name: str, flips: int) -> None:
     shutil.copy(trainer, whole)
-    assert_trainer_refuses(whole, name, FLIPS)
+    assert_trainer_refuses(whole, name, flips)
 
 
 def test_what_gf_train_says_of_its_files(whole: Path, trainer: Path) -> None:

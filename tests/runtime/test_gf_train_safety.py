@@ -18,6 +18,7 @@ import pytest
 from gfcompile.runtime import checkpoint, manifest
 from gfcompile.runtime.errors import StepError
 from gfcompile.runtime.step import Step
+from tests.selection import often
 
 from .c_interface import C, Progress
 from .conftest import SAMPLES, Build, Data
@@ -28,12 +29,15 @@ LOST = "was truncated or became unreadable while in use; what was saved last is 
 
 
 def rate_of(kill: int) -> str:
-    """Of 300 runs 20 with a rate that explodes at once, and 20 with one that takes some steps."""
+    """Of 15 runs one with a rate that explodes at once, and one with one that takes some steps."""
     return WILD if kill % 15 == 7 else TOO_LARGE if kill % 15 == 11 else NORMAL
 
 
-def test_kills_at_random_moments_lose_nothing_that_was_promised(artifact: Path, data: Data, tmp_path: Path) -> None:
-    """300 processes, each writing a checkpoint per step, each killed: what was printed as written is there, finite, and
+@pytest.mark.parametrize("kills", often([120, 300], [120]))
+def test_kills_at_random_moments_lose_nothing_that_was_promised(
+    artifact: Path, data: Data, tmp_path: Path, kills: int
+) -> None:
+    """Processes that write a checkpoint per step, each killed: what was printed as written is there, is finite, and is
     trained on."""
     draw, path = random.Random(0), tmp_path / "run.ckpt"
     command = [artifact / "gf-train", *map(str, options(tmp_path, "--epochs", "1000000000", "--checkpoint-every", "1"))]
@@ -44,7 +48,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_promised(artifact: Path, 
         run(artifact / "gf-train", *options(tmp_path, "--steps", steps, "--threads", "1"))
         runs.append(time.monotonic() - began)  # a short run on this machine: kills shall come before its end and after
     with Step.load(artifact, threads=1) as step:
-        for kill in range(300):
+        for kill in range(kills):
             words = [*command, "--threads", "1", "--lr", rate_of(kill)]
             with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 time.sleep(draw.uniform(0.0, 1.5 * min(runs)))

@@ -62,6 +62,16 @@ def test_follows_numpy_at_any_thread_count_and_batch_size(
         assert step.predict(x).shape == (samples, 3)
 
 
+def test_padding_repeats_the_first_sample(build: Build, batch: Batch) -> None:
+    """A row of zeros may divide by zero inside a network, and no weight would stop that NaN."""
+    with Step.load(build()) as step:
+        (x, y, weight), samples = step._door.stage("train", batch[0][1:3], batch[1][1:3])
+        assert samples == 2
+        np.testing.assert_array_equal(x, batch[0][[1, 2, 1, 1]])
+        np.testing.assert_array_equal(y, batch[1][[1, 2, 1, 1]])
+        np.testing.assert_array_equal(weight, [1, 1, 0, 0])
+
+
 def test_default_learning_rate_can_be_set(build: Build, batch: Batch) -> None:
     oracle = Oracle()
     with Step.load(build()) as step:

@@ -28,7 +28,7 @@ LEFT_OUT = "libtvm_compiler.so"  # a board compiles nothing, and it is most of T
 
 def folder() -> Path:
     """Where it is, or will be: beside the objects of the runtime's C."""
-    return cache_folder().parent / f"arm64-python-tvm-{importlib.metadata.version('apache-tvm')}"
+    return cache_folder("objects").parent / f"arm64-python-tvm-{importlib.metadata.version('apache-tvm')}"
 
 
 def board_command(emulator: Sequence[str], place: Path) -> list[str]:

@@ -10,7 +10,6 @@ import torch
 import tvm
 from torch import nn
 
-import gfcompile
 from gfcompile.codegen.kernels.open_convolution import compute_by, read_open, write_open
 from gfcompile.codegen.tuned.algorithms import ALGORITHMS, choose_by
 from gfcompile.codegen.tuned.database import Database, Databases
@@ -24,7 +23,7 @@ from gfcompile.graph.open_convolutions import find_open
 from gfcompile.job import Job, Lowered
 from gfcompile.report.tuning import make_tuning, tuning_lines
 from gfcompile.settings.schema import Request
-from gfcompile.stages import lower_job, place
+from gfcompile.stages import lower_job
 from gfcompile.tuning import in_step
 from gfcompile.tuning.builders import BuildPool, Built
 from gfcompile.tuning.in_step import reject_slower_algorithms
@@ -35,6 +34,8 @@ from gfcompile.tuning.session import MOST_ERROR
 from gfcompile.tuning.space import Candidate, draw, draw_untuned, list_templates
 from gfcompile.tuning.status import Budget
 from gfcompile.tuning.trial import build_trial, compile_for_trial
+from tests.lean import lean_compile, place_lean
+from tests.selection import often
 from tests.tolerances import LOSS, TRAINING_STEPS, assert_near
 from tests.tuning.folders import write_folder
 from tests.tuning.forged import NATIVE
@@ -126,7 +127,7 @@ def test_a_trial_compares_algorithms_on_the_same_weights(template: str, tmp_path
     assert LocalRunner(NATIVE, 2, 1e-4).run(built, 60).error <= MOST_ERROR
 
 
-@pytest.mark.parametrize("template", ALGORITHMS)
+@pytest.mark.parametrize("template", often(ALGORITHMS, ["winograd-4"]))  # with weights to prepare
 def test_a_pool_builds_every_algorithm(template: str, tmp_path: Path) -> None:
     with BuildPool(NATIVE, 1, tmp_path) as pool:
         pool.submit(template, str(tvm.ir.save_json(write_open(FROZEN))), Candidate(template))
@@ -163,25 +164,26 @@ def test_a_step_computes_its_convolutions_as_trials_say(job: Job, counted: Lower
     known = follow(chosen(TRAINED, "plain"), chosen(frozen, "winograd-2"))
     lowered = lower_job(job, algorithms=choose_by(known, NATIVE))
     assert ways(lowered) == [2, None]
-    found = make_tuning(place(lowered, NATIVE, tuning=known))
+    found = make_tuning(place_lean(lowered, NATIVE, tuning=known))
     assert {row.convolution: row.algorithm for row in found.algorithms} == {
         TRAINED.key: "plain",
         frozen.key: "winograd-2",
     }
     assert f"{TRAINED.key}: plain, measured to be 1.50x faster" in tuning_lines(found)
-    assert make_tuning(place(counted, NATIVE)).algorithms == ()
+    assert make_tuning(place_lean(counted, NATIVE)).algorithms == ()
 
 
+@pytest.mark.slow
 def test_the_numbers_stay(tmp_path: Path) -> None:
-    """Three compiled steps of one network, by each algorithm."""
+    """Compiled steps of one network, by trials that found plain sums or the smaller tiles faster."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal(SHAPE).astype("float32"), rng.integers(0, 5, SHAPE[0])
     results = {}
-    for template in ALGORITHMS:
+    for template in ("plain", "winograd-2"):
         db = tmp_path / f"{template}.jsonl"
         fill(db, chosen(TRAINED, template))
         out = tmp_path / f"{template.replace('-', '_')}_step"
-        with gfcompile.compile(net(), (torch.zeros(SHAPE),), layers=1, lr=0.05, tuning=db, out=out) as step:
+        with lean_compile(net(), (torch.zeros(SHAPE),), layers=1, lr=0.05, tuning=db, out=out) as step:
             results[template] = [step.train(x, y) for _ in range(4)], step.state_dict()["2.weight"].numpy().copy()
     losses, weights = results["plain"]
     for template, (found, trained) in results.items():
@@ -193,6 +195,7 @@ def test_the_numbers_stay(tmp_path: Path) -> None:
 # ---- the whole procedure
 
 
+@pytest.mark.slow
 def test_algorithms_come_first_and_the_kernels_are_those_of_the_chosen_ones(
     job: Job, counted: Lowered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +210,7 @@ def test_algorithms_come_first_and_the_kernels_are_those_of_the_chosen_ones(
 
     monkeypatch.setattr("gfcompile.tuning.procedure.reject_slower_algorithms", reject)
     database = Database()
-    tasks = place(counted, NATIVE).tasks
+    tasks = place_lean(counted, NATIVE).tasks
     procedure = Procedure(tasks, NATIVE, database, runner, 1, counted)
     assert head_text(procedure, Path("db"), Budget(200)).startswith(
         f"tuning {len(procedure.status.kernels)} kernels for native, 200 trials, "
@@ -228,6 +231,7 @@ def test_algorithms_come_first_and_the_kernels_are_those_of_the_chosen_ones(
     assert f"{trials + procedure.status.trials} trials in " in said
 
 
+@pytest.mark.slow
 def test_kernels_begin_with_what_was_best_for_their_convolutions(
     counted: Lowered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,8 +244,8 @@ def test_kernels_begin_with_what_was_best_for_their_convolutions(
     runner = stand_in(monkeypatch, lambda candidate, _: measured(1.5 if likes(candidate) else 1.0))
     monkeypatch.setattr("gfcompile.tuning.procedure.reject_slower", lambda *_: [])
     database = Database()
-    procedure = Procedure(place(counted, NATIVE).tasks, NATIVE, database, runner, 1, counted)
-    procedure.run(Budget(trials=400))
+    procedure = Procedure(place_lean(counted, NATIVE).tasks, NATIVE, database, runner, 1, counted)
+    procedure.run(Budget(trials=160))
     assert {kernel.template for kernel in procedure.algorithms.status.kernels} == {"winograd-4"}
     kernels = [kernel.task for kernel in procedure.status.kernels if "winograd" in kernel.task.name]
     assert len(kernels) == 2
@@ -251,7 +255,7 @@ def test_kernels_begin_with_what_was_best_for_their_convolutions(
 
 
 def test_an_artifact_has_its_open_convolutions(counted: Lowered, tmp_path: Path) -> None:
-    tasks = place(counted, NATIVE).tasks
+    tasks = place_lean(counted, NATIVE).tasks
     found = read_tasks(write_folder(tmp_path / "step", tasks))
     assert [task.kernel for task in found if task.is_open] == [task.kernel for task in tasks if task.is_open]
     assert {task.kernel for task in found if task.is_open} == {
@@ -263,7 +267,7 @@ def test_no_winograd_leaves_nothing_open(job: Job) -> None:
     plain = Job(job.module, job.example, job.loss, job.request, winograd=False)
     lowered = lower_job(plain)
     assert ways(lowered) == [None, None]
-    assert not any(task.is_open for task in place(lowered, NATIVE).tasks)
+    assert not any(task.is_open for task in place_lean(lowered, NATIVE).tasks)
 
 
 # ---- inside the step
@@ -274,7 +278,9 @@ def decided(job: Job) -> Lowered:
     return lower_job(job, algorithms=choose_by(follow(chosen(TRAINED, "plain")), NATIVE))
 
 
-def test_steps_are_compared_by_layer(counted: Lowered, decided: Lowered) -> None:
+@pytest.mark.slow
+def test_steps_are_compared_by_layer(counted: Lowered, decided: Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_step, "place", place_lean)
     turns = in_step._race_by_weights(counted, decided, NATIVE, follow())
     assert len(turns) == in_step._STEPS
     for ours, theirs in turns:

@@ -18,6 +18,7 @@ from gfcompile.tuning.session import MOST_ERROR
 from gfcompile.tuning.tracker import Tracker
 from gfcompile.tuning.trial import build_trial
 from tests.boards.conftest import need
+from tests.selection import often
 from tests.tuning.arm64_python import board_command, board_environment
 from tests.tuning.folders import write_folder
 from tests.tuning.kernels import convolution, product
@@ -27,7 +28,7 @@ KERNELS_TRIED = {"product": product(rows=8), "conv": convolution(size=6)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rpi3", "rpi4"])
+@pytest.mark.parametrize("name", often(["rpi3", "rpi4"], ["rpi4"]))
 def test_tuning_through_an_emulated_board(
     tracker: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -227,6 +227,18 @@ def test_a_full_disk_is_said_and_costs_no_later_record(file: Path, monkeypatch: 
     assert again.problems == [f"{file}:2: not a whole JSON object; skipped"]
 
 
+def test_what_was_added_is_on_the_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronise, safe = os.fsync, list[bytes]()
+
+    def watched(descriptor: int) -> None:
+        synchronise(descriptor)
+        safe.append(file.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", watched)
+    fill(file, FAST)
+    assert safe == [write_record(FAST)]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -14,10 +14,11 @@ from gfcompile.codegen.tuned.tasks import Task, list_tasks
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job, Lowered
 from gfcompile.settings.schema import Request
-from gfcompile.stages import lower_job, place
+from gfcompile.stages import lower_job
 from gfcompile.tuning import in_step
 from gfcompile.tuning.in_step import Ratio, compare_in_step, reject_slower
 from gfcompile.tuning.space import list_templates
+from tests.lean import place_lean
 from tests.models.zoo import ZOO
 from tests.tuning.forged import NATIVE, forge
 from tests.tuning.records import fill
@@ -34,11 +35,15 @@ def lowered() -> Lowered:
 
 @pytest.fixture(scope="module")
 def tasks(lowered: Lowered) -> list[Task]:
-    found = list_tasks(planned.program for planned in place(lowered, NATIVE).programs.values())
+    found = list_tasks(planned.program for planned in place_lean(lowered, NATIVE).programs.values())
     return [task for task in found if list_templates(task.function, NATIVE)]
 
 
-def test_two_steps_take_turns(lowered: Lowered, tasks: list[Task], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_two_steps_take_turns(
+    lowered: Lowered, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_step, "place", place_lean)
     records = [forge(task) for task in tasks[:2]]
     known = Databases((fill(tmp_path / "db.jsonl", *records),))
     found = compare_in_step(lowered, NATIVE, known)

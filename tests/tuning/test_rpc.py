@@ -21,6 +21,7 @@ from gfcompile.tuning.rpc import BoardState, RpcRunner
 from gfcompile.tuning.tracker import Claim, Tracker
 from gfcompile.tuning.trial import Measurement, TrialFailed, build_trial
 from tests.boards.conftest import need
+from tests.selection import often
 from tests.tuning.arm64_python import board_command, board_environment
 from tests.tuning.conftest import Builder
 from tests.tuning.kernels import convolution, scaled
@@ -169,6 +170,7 @@ def read_status(process: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("board")
 def test_board_that_is_busy(tracker: Tracker, build: Builder, notes: Path) -> None:
     runner = RpcRunner(tracker.host, tracker.port, "board", "measured", patience=0)
@@ -184,7 +186,7 @@ def test_board_that_is_busy(tracker: Tracker, build: Builder, notes: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rpi3", "rpi4"])
+@pytest.mark.parametrize("name", often(["rpi3", "rpi4"], ["rpi3"]))
 def test_emulated_board(tracker: Tracker, build: Builder, tmp_path: Path, name: str) -> None:
     target = find_target(name)
     program, *options = target.emulator

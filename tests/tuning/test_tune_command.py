@@ -359,7 +359,7 @@ def test_killed_at_any_moment_it_loses_one_trial_at_most(tmp_path: Path) -> None
     chance = random.Random(0)
     before = 0
     with tempfile.TemporaryDirectory(prefix="gf", ignore_cleanup_errors=True) as scratch:
-        for _ in range(3):
+        for _ in range(2):
             process = start_tuning(folder, db, scratch)
             wait_for_lines(db, before + 2, process)
             time.sleep(chance.uniform(0, 1.5))

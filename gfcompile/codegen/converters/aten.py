@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
+import numpy as np
 import torch
 from torch import fx
 from tvm import relax, te, tirx
@@ -12,6 +13,8 @@ from tvm import relax, te, tirx
 from gfcompile.codegen import kernels
 from gfcompile.codegen.converters.importer import Converter, Importer, dtype_of, emit
 from gfcompile.graph.shapes import shape_of
+
+FOLDED = 1024  # elements: what TVM's FoldConstant makes a literal of, at most
 
 
 def _maximum_over(node: fx.Node, to: Importer) -> relax.Var:
@@ -23,11 +26,19 @@ def _maximum_over(node: fx.Node, to: Importer) -> relax.Var:
 
 
 def _full(node: fx.Node, to: Importer) -> relax.Var:
-    """Infinities as spread constants: TVM's own fill fails on them."""
+    """Small ones are literals at once: TVM would fold each of them by compiling and running a kernel.
+
+    Larger ones it leaves alone, to be filled where they are read; on infinities its own fill fails.
+    """
     value = node.args[1]
-    if isinstance(value, fx.Node) or math.isfinite(value):
+    if isinstance(value, fx.Node):
         return to._full(node) if node.target.__name__ == "full.default" else to._full_like(node)
-    return to.block_builder.emit(relax.op.broadcast_to(relax.const(value, dtype_of(node)), shape_of(node)))
+    shape, dtype = shape_of(node), dtype_of(node)
+    if not math.isfinite(value):
+        return to.block_builder.emit(relax.op.broadcast_to(relax.const(value, dtype), shape))
+    if math.prod(shape) <= FOLDED:
+        return to.block_builder.emit(relax.const(np.full(shape, value, dtype), dtype))
+    return to._full(node) if node.target.__name__ == "full.default" else to._full_like(node)
 
 
 def _multiply(node: fx.Node, to: Importer) -> relax.Var:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gfcompile.codegen.build import KernelBuilder, Kernels, check_in_place
+from gfcompile.codegen.build import KernelBuilder, Kernels
 from gfcompile.codegen.cuda.module import compile_module
 from gfcompile.codegen.cuda.ptxas import Usage
 from gfcompile.errors import ContractError
@@ -30,8 +30,7 @@ class CudaKernelBuilder(KernelBuilder):
         total, arch = len(self.functions), target.gpu.arch
         progress(0, total, f"as CUDA C for {arch}")
         scheduled = {symbol: self.scheduler(function).function for symbol, function in self.functions.items()}
-        for symbol, function in scheduled.items():
-            check_in_place(symbol, function, self._in_place.get(symbol, set()))
+        self.check_in_place()
         functions = {symbol: (function, symbol not in self._in_place) for symbol, function in scheduled.items()}
         made = compile_module(functions, target, folder, lambda words: progress(0, total, words))
         progress(total, total, "")

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gfcompile.codegen.cuda import packages
-from gfcompile.codegen.cuda.launches import Launch
 from gfcompile.errors import ContractError
 from gfcompile.targets.gpu import Gpu
+
+if TYPE_CHECKING:  # it needs tvm, and reports are read without
+    from gfcompile.codegen.cuda.launches import Launch
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")

@@ -1,0 +1,166 @@
+"""How far a search is, and what is left of one that is stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gfcompile.budget import asking
+from gfcompile.budget.arenas import Arenas, Placed
+from gfcompile.budget.front import Candidate, most_asked, search
+from gfcompile.budget.page import about
+from gfcompile.budget.planner import UNMEASURED, Planner, Stopped
+from gfcompile.cli import main
+from gfcompile.report.units import in_bytes
+from gfcompile.settings.schema import Request
+from tests.budget.nets import small
+from tests.budget.test_search import planner_of
+
+Capture = pytest.CaptureFixture[str]
+STOPPED = r"the search was stopped with (\d+) of at most (\d+) plans placed: the best of these that fits; a whole search may find a better one"  # noqa: E501
+OPTIONS = ["--input", "2x2x12x12", "--layers", "2", "--r", "2", "--sparse", "none"]
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    return planner_of(small(), Request(layers=2), (2,))
+
+
+@pytest.fixture
+def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ctrl-C while the plan of this number is placed; what is known already takes no time and is not counted."""
+    numbers: list[int] = []
+    place = Arenas.__call__
+
+    def interrupted(self: Arenas, choices: object) -> Placed:
+        if len(self.known) + 1 in numbers and asking.key_of(choices) not in self.known:  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+        return place(self, choices)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Arenas, "__call__", interrupted)
+    return numbers
+
+
+def test_no_search_asks_more_than_it_says() -> None:
+    rng = random.Random(2)
+    reached = set()
+    for count in range(1, 200):
+        row = [Candidate((index,), 0, 0, 200 - index) for index in range(count)]
+        for _ in range(20):
+            first, asked = rng.randint(0, count), set()
+
+            def fits(each: Candidate, first: int = first, asked: set[Candidate] = asked) -> bool:
+                asked.add(each)
+                return 200 - each.points >= first or rng.random() < 0.1
+
+            search(row, fits)
+            assert len(asked) <= most_asked(count)
+            if len(asked) == most_asked(count):
+                reached.add(count)
+    assert len(reached) > 50, "it is no larger than it must be"
+
+
+def test_progress_says_how_far_and_what_was_found() -> None:
+    said: list[str] = []
+    planner = planner_of(small(), Request(layers=1), (2,))
+    planner.progress = said.append
+    found = planner.find(10**7).chosen
+    assert found.placed is not None
+    most = len(planner.front)
+    assert said[0] == f"placing plan 1 of at most {most}"
+    smallest = in_bytes(min(placed.arena_bytes for placed in planner.arenas.known.values()))
+    line = re.fullmatch(
+        rf"placing plan 2 of at most {most}, about \d+ s left, best so far: score 0\.000, arena (.*)", said[1]
+    )
+    assert line is not None
+    assert line[1] == smallest
+    assert len(planner.arenas.known) == len(said) <= most
+
+
+def test_a_stopped_search_keeps_its_best(planner: Planner, interrupt_at: list[int]) -> None:
+    smallest = min(planner.front, key=lambda each: each.bytes)
+    memory = planner.arenas(planner.choices(smallest)).arena_bytes
+    interrupt_at.append(3)  # the best does not fit, and the second best is never placed
+    with pytest.raises(Stopped) as stop:
+        planner.find(memory)
+    found = stop.value.found
+    assert found.chosen.placed is not None
+    assert found.chosen.placed.arena_bytes == memory
+    counted = re.fullmatch(STOPPED, found.stopped or "")
+    assert counted is not None
+    assert counted.groups() == ("1", str(len(planner.front)))
+    assert about(found)[0] == found.stopped
+    fitting = [row for row in found.rows if row.placed is not None and row.placed.arena_bytes <= memory]
+    assert found.chosen.score == max(row.score for row in fitting)
+
+
+def test_a_search_that_has_nothing_yet_is_only_interrupted(interrupt_at: list[int]) -> None:
+    planner = planner_of(small(), Request(layers=1), (2,))
+    interrupt_at.append(1)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        planner.find(10**7)
+    assert not isinstance(stop.value, Stopped)
+
+
+def test_stopped_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(small(), Request(layers=1), (2,), measured=True)
+    found = planner.find(10**7)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gfcompile.budget.planner.measure_plan", interrupted)
+    with pytest.raises(Stopped) as stop:
+        planner.measured(found)
+    assert stop.value.found.chosen == found.chosen
+    assert stop.value.found.stopped == UNMEASURED
+
+
+def test_the_command_writes_the_best(capsys: Capture, tmp_path: Path, interrupt_at: list[int]) -> None:
+    torch.save(small()[0], tmp_path / "net.pt")
+    out = tmp_path / "plan.toml"
+    command = ["plan", str(tmp_path / "net.pt"), *OPTIONS, "--memory", "1MB", "--out", str(out), "--quiet"]
+    interrupt_at.append(1)
+    assert main(command) == 130
+    assert capsys.readouterr().err == "gfcompile: interrupted; no artifact was left half-written\n"
+    assert not out.exists()
+    interrupt_at[:] = [2]
+    assert main(command) == 130
+    text = capsys.readouterr().out
+    sentence = json.loads(out.with_suffix(".json").read_text())["stopped"]
+    assert re.fullmatch(STOPPED, sentence)
+    assert sentence in text
+    assert f"# {sentence}\n" in out.read_text()
+    assert "wrote" in text.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_real_signal(tmp_path: Path) -> None:
+    """Sent when the second plan is being placed: the command ends by itself, with the first one written."""
+    torch.save(small()[0], tmp_path / "net.pt")
+    out = tmp_path / "plan.toml"
+    program = (
+        "import os, signal, sys, threading\n"
+        "from gfcompile.cli import main, screen\n"
+        "say = screen.Screen.progress\n"
+        "def progress(self, text, transient=False):\n"
+        "    say(self, text, transient)\n"
+        "    if text.startswith('placing plan 2 '):\n"
+        "        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "screen.Screen.progress = progress\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = ["plan", str(tmp_path / "net.pt"), "--input", "2x2x12x12", "--memory", "1MB", "--out", str(out)]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert ended.returncode == 130, ended.stderr
+    assert re.fullmatch(STOPPED, json.loads(out.with_suffix(".json").read_text())["stopped"])
+    assert "Traceback" not in ended.stderr

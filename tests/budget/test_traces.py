@@ -1,0 +1,123 @@
+"""Steps that are cut out of one trace, beside traces and analyses of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gfcompile.budget.arenas import Arenas, Placed
+from gfcompile.budget.choices import TRAINED, as_request, choices_of
+from gfcompile.budget.traces import Traces
+from gfcompile.frontend.losses import resolve_loss
+from gfcompile.frontend.narrow import are_equal, drop_unread, narrow
+from gfcompile.job import Job
+from gfcompile.plan import make_plan
+from gfcompile.settings.planning import Choice
+from gfcompile.settings.schema import Request
+from gfcompile.stages import analyse, look_at, trace
+from gfcompile.targets import find_target
+from tests.budget import nets
+
+Net = tuple[nn.Module, Tensor, Tensor]
+NETS = [
+    nets.small, nets.conv_head, nets.normed, nets.one_dimensional, nets.transposed, nets.projected, nets.tied,
+    nets.again, nets.volumes,
+]  # fmt: skip
+
+
+def job_of(net: Net, request: Request | None = None) -> Job:
+    model, x, _ = net
+    return Job(model, (x,), resolve_loss("cross_entropy"), request or Request())
+
+
+def traces_of(job: Job) -> Traces:
+    surveyed = look_at(job)
+    names = [layer.name for layer in make_plan(surveyed.layers, job.request).trained]
+    return Traces(surveyed, as_request(dict.fromkeys(names, TRAINED), job.request))
+
+
+def random_choices(traces: Traces, rng: random.Random) -> dict[str, Choice]:
+    """Of the layers that are trained, one at least; a head is trained or not like the others."""
+    layers = {layer.name: layer for layer in traces.whole.layers}
+    choices: dict[str, Choice] = {}
+    while not any(choice.trains for choice in choices.values()):
+        for planned in traces.whole.plan.trained:
+            layer = layers[planned.name]
+            is_conv = layer.kind == "conv"
+            can_filter, can_draw = is_conv and layer.unfilterable is None, is_conv and layer.undrawable is None
+            choices[planned.name] = rng.choice(choices_of((2, 4), (0.5,), can_filter, can_draw))
+    return choices
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("request_", [Request(), Request(batchnorm="train", train_affine=True)])
+def test_a_cut_step_is_the_traced_one(net: Callable[[], Net], request_: Request) -> None:
+    """Call by call, strides included; and the trace that it was cut from stays as it was."""
+    job = job_of(net(), request_)
+    traces, rng = traces_of(job), random.Random(3)
+    before = traces.whole.training.duplicate(traces.whole.plan)
+    for _ in range(3):
+        request = as_request(random_choices(traces, rng), job.request)
+        cut = traces(request)
+        own = trace(replace(job, request=request))
+        drop_unread(own.training)
+        assert cut.plan == own.plan
+        assert are_equal(cut.training, own.training)
+        assert are_equal(cut.forward.duplicate(cut.plan), own.forward.duplicate(own.plan))
+    assert are_equal(traces.whole.training, before)
+
+
+def test_less_trained_is_another_step() -> None:
+    traces = traces_of(job_of(nets.small()))
+    plans = [make_plan(traces.whole.layers, Request(train=names)) for names in (("4", "10"), ("6", "10"))]
+    one, other = (narrow(traces.whole.training, plan) for plan in plans)
+    assert not are_equal(one, other)
+    assert len(one.body.graph.nodes) < len(traces.whole.training.body.graph.nodes)
+
+
+@pytest.mark.parametrize("net", [nets.small, nets.projected])
+def test_arenas_are_those_of_an_analysis(net: Callable[[], Net]) -> None:
+    """One after another, with one scheduler, beside analyses that know nothing of each other."""
+    job, target = job_of(net()), find_target("native")
+    traces, rng = traces_of(job), random.Random(5)
+    arenas = Arenas(traces, target)
+    for _ in range(3):
+        choices = random_choices(traces, rng)
+        analysis = analyse(replace(job, request=as_request(choices, job.request)), target=target)
+        assert arenas(choices) == Placed.of(analysis)
+
+
+class Looking(nn.Module):
+    """Computes something else where its first layer is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        x = x.relu() if self.one.weight.requires_grad else x.sigmoid()
+        return self.head(self.two(x).mean((2, 3)))
+
+
+def test_a_model_that_looks_at_what_is_trained_is_traced_for_every_plan() -> None:
+    torch.manual_seed(0)
+    job = job_of((Looking(), torch.randn(2, 2, 8, 8), torch.tensor([0, 1])))
+    traces = traces_of(job)
+    request = as_request({"two": TRAINED, "head": TRAINED}, job.request)
+    own = trace(replace(job, request=request)).training
+    assert not are_equal(traces(request).training, own)
+    traces.check(as_request({"head": TRAINED}, job.request))
+    assert not traces.are_cut
+    assert are_equal(traces(request).training, own)
+
+
+def test_a_model_that_does_not_is_cut() -> None:
+    traces = traces_of(job_of(nets.normed()))
+    traces.check(Request(train=("head.2",)))
+    assert traces.are_cut
