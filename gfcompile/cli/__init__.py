@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from gfcompile.cli import commands, graphs, parsers, plan, quality, run_pass, tune
 from gfcompile.cli.screen import complain
@@ -31,8 +33,15 @@ COMMANDS = {
 }
 
 
+def run() -> NoReturn:
+    """A process for one command line; `pyproject.toml` names this function."""
+    code = main()
+    gc.freeze()  # else Python looks for cycles in everything that it is about to forget: a second after a compile
+    sys.exit(code)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code. `pyproject.toml` names this function."""
+    """Run a command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     replay = f"a bug of ours; the command was: gfcompile {shlex.join(arguments)}"
     try:

@@ -1,7 +1,5 @@
 """`python -m gfcompile.cli`: the same as `gfcompile`."""
 
-import sys
+from gfcompile.cli import run
 
-from gfcompile.cli import main
-
-sys.exit(main())
+run()
