@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +20,13 @@ Normalised = tuple[Tensor, Tensor, Tensor]
 
 def decompositions() -> dict[Any, Any]:
     """For `run_decompositions` and the joint trace: operator -> the same in smaller ones."""
-    return {**core_aten_decompositions(), **_OURS, **ORDERING, **SCANS}
+    return {**_core(), **_OURS, **ORDERING, **SCANS}
+
+
+@cache
+def _core() -> dict[Any, Any]:
+    """Core ATen's list, which PyTorch gathers from all its operators each time it is asked."""
+    return dict(core_aten_decompositions())
 
 
 def _normalise(x: Tensor, axes: list[int], eps: float) -> Normalised:

@@ -199,7 +199,7 @@ def test_no_bytes(text: str) -> None:
         read_bytes(text)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_mobilenet_in_256_kb() -> None:
     """224x224, a batch of one: 2 % of the convolution weights a step, 98 % below dense training of all layers."""
     loss = resolve_loss("cross_entropy")

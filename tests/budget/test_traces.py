@@ -22,6 +22,7 @@ from gfcompile.settings.schema import Request
 from gfcompile.stages import analyse, look_at, trace
 from gfcompile.targets import find_target
 from tests.budget import nets
+from tests.selection import often
 
 Net = tuple[nn.Module, Tensor, Tensor]
 NETS = [
@@ -54,11 +55,22 @@ def random_choices(traces: Traces, rng: random.Random) -> dict[str, Choice]:
     return choices
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("request_", [Request(), Request(batchnorm="train", train_affine=True)])
-def test_a_cut_step_is_the_traced_one(net: Callable[[], Net], request_: Request) -> None:
+AS_IT_IS, WITH_STATISTICS = Request(), Request(batchnorm="train", train_affine=True)
+
+
+@pytest.mark.parametrize(
+    ("net", "wanted"),
+    often(
+        [(net, wanted) for wanted in (AS_IT_IS, WITH_STATISTICS) for net in NETS],
+        [
+            *((net, AS_IT_IS) for net in (nets.small, nets.transposed, nets.projected, nets.tied)),
+            (nets.normed, WITH_STATISTICS),
+        ],
+    ),
+)
+def test_a_cut_step_is_the_traced_one(net: Callable[[], Net], wanted: Request) -> None:
     """Call by call, strides included; and the trace that it was cut from stays as it was."""
-    job = job_of(net(), request_)
+    job = job_of(net(), wanted)
     traces, rng = traces_of(job), random.Random(3)
     before = traces.whole.training.duplicate(traces.whole.plan)
     for _ in range(3):

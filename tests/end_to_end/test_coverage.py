@@ -7,6 +7,7 @@ import pytest
 from tests.coverage import TOLERANCE, check
 from tests.lean import lean
 from tests.models.definitions import DEFINITIONS
+from tests.selection import often
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ FAR_APART = (
 )
 
 
-@pytest.mark.parametrize("name", FAR_APART)
+@pytest.mark.parametrize("name", often(FAR_APART, ["maxvit", "unet_bilinear", "tied_parameter"]))
 def test_training_equals_pytorch(name, tmp_path):
     with lean():
         row = check(DEFINITIONS[name], tmp_path)
