@@ -114,7 +114,8 @@ def _command(tree: Path, cache: Path, *words: str) -> float:
 
 
 def _environment(tree: Path, cache: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{tree}:{NETWORKS}", "GFCOMPILE_CACHE": str(cache)}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": f"{tree}:{NETWORKS}", "GFCOMPILE_CACHE": str(cache)}
 
 
 def table(times: Times) -> str:

@@ -16,7 +16,7 @@ PACKAGE = Path(gfcompile.__file__).parent
 MOST_ROOT_FILES = 10
 MOST_LINES = 400
 MOST_FUNCTION_LINES = 60
-ANYS = 1017  # may only fall
+ANYS = 1016  # may only fall
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions
+from torch._ops import OpOverload
 
 from gfcompile.frontend.ordering import ORDERING
 from gfcompile.frontend.scans import SCANS
@@ -24,7 +25,7 @@ def decompositions() -> dict[Any, Any]:
 
 
 @cache
-def _core() -> dict[Any, Any]:
+def _core() -> dict[OpOverload, Callable[..., object]]:
     """Core ATen's list, which PyTorch gathers from all its operators each time it is asked."""
     return dict(core_aten_decompositions())
 

@@ -34,7 +34,9 @@ def infer(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str,
     return infer_under(fake_mode_of(graph), target, args, kwargs)
 
 
-def infer_under(mode: FakeTensorMode, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def infer_under(
+    mode: FakeTensorMode, target: fx.node.Target, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     """The same fake tensors for arguments of the same kinds.
 
     PyTorch takes a millisecond for each, a network asks for thousands, and most of its calls are alike.

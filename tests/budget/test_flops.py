@@ -48,10 +48,8 @@ CASES = {
 
 KINDS = [
     "a chain",
-    "without a head",
     "a convolution as head",
     "batch norms that every plan trains",
-    "transposed",
     "a projection beside the trained layers",
     TWICE,
 ]

@@ -92,7 +92,7 @@ def test_less_trained_is_another_step() -> None:
     assert len(one.body.graph.nodes) < len(traces.whole.training.body.graph.nodes)
 
 
-@pytest.mark.parametrize("net", [nets.small, nets.projected])
+@pytest.mark.parametrize("net", often([nets.small, nets.projected], [nets.projected]))
 def test_arenas_are_those_of_an_analysis(net: Callable[[], Net]) -> None:
     """One after another, with one scheduler, beside analyses that know nothing of each other."""
     job, target = job_of(net()), find_target("native")
