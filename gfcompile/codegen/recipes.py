@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tvm
 from tvm import tirx
+from tvm_ffi.serialization import from_json_graph_str
 
 from gfcompile.codegen.tuned.keys import target_key
 from gfcompile.codegen.tuned.record import Record
@@ -44,7 +45,7 @@ def canonical(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, str]:
         if match:
             nodes[place]["data"] = f"{match['kind']}{names.index(match[0]):04}{match['rest']}"
     text = json.dumps(graph)
-    made = tvm.ir.load_json(text)
+    made = from_json_graph_str(text)  # TVM's own load_json reads and writes it twice more, for older versions
     if function.attrs is not None and _NAME in function.attrs:
         made = made.with_attr(_NAME, function.attrs[_NAME])
     return made, hashlib.sha256(text.encode()).hexdigest()

@@ -82,7 +82,18 @@ def trace_forward(module: nn.Module, inputs: Inputs) -> ExportedProgram:
     with _tracing(), torch.no_grad():
         program = torch.export.export(module, inputs, strict=False)
         speak_dialect(program.graph_module)
-        return program.run_decompositions(decompositions())
+        return _decompose(program)
+
+
+def _decompose(program: ExportedProgram, joint_loss_index: int | None = None) -> ExportedProgram:
+    """As `run_decompositions` does, which knows no loss and looks at all of PyTorch's operators each time."""
+    return _decompose_exported_program(
+        program,
+        cia_to_decomp={},
+        python_decomp_table=decompositions(),
+        joint_loss_index=joint_loss_index,
+        decompose_custom_triton_ops=False,
+    )
 
 
 def forward_step(program: ExportedProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
@@ -120,13 +131,7 @@ def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss
         program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
         speak_dialect(program.graph_module, _seed_of(program))
         _freeze_unread(program)
-        joint = _decompose_exported_program(
-            program,
-            cia_to_decomp={},
-            python_decomp_table=decompositions(),
-            joint_loss_index=0,
-            decompose_custom_triton_ops=False,
-        )
+        joint = _decompose(program, joint_loss_index=0)
     return _training_step(joint, plan, [*input_values(inputs), TARGET, SAMPLE_WEIGHT, SEED])
 
 

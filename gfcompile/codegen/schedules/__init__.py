@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
+from tvm_ffi.serialization import from_json_graph_str
 
 from gfcompile.codegen.schedules import conv, depthwise, dot, elementwise, fallback, gemm, outer, reduction, winograd
 from gfcompile.codegen.schedules.blocks import list_blocks
@@ -100,7 +101,7 @@ def start(func: tirx.PrimFunc) -> Schedule:
 
 def _copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A schedule may change the function it is given, and the next rule needs the first one."""
-    copy = tvm.ir.load_json(tvm.ir.save_json(func))
+    copy = from_json_graph_str(tvm.ir.save_json(func))
     return copy.with_attr("global_symbol", "main")
 
 
