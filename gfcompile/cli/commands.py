@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gfcompile.cli.imports import hurry_imports
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
@@ -38,6 +39,7 @@ def compile(args: argparse.Namespace) -> int:
 
 
 def _compile(args: argparse.Namespace, screen: Screen, settings: Settings) -> int:
+    hurry_imports()
     from gfcompile.api import find_databases, find_machine
     from gfcompile.cli.tune import tune_job
     from gfcompile.compiler import compile_job
@@ -160,6 +162,7 @@ def verify(args: argparse.Namespace) -> int:
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
+    hurry_imports()
     from gfcompile.api import find_machine
     from gfcompile.codegen.tuned.database import Databases
     from gfcompile.compiler import compile_job
