@@ -1,4 +1,4 @@
-"""Artifacts of two networks for several targets, and what the one for this machine computes: each made once per run."""
+"""Artifacts of networks for several targets, and what the one for this machine computes: each made once per run."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from gfcompile.targets import Target, find_target
 from tests.lean import place_lean
 from tests.missing import skip_for_want
 from tests.models import randomise_statistics
-from tests.models.mobilenet import mobilenet_v2
-from tests.models.resnet import resnet18
+from tests.models.mobilenet import mobilenet_v2, short_mobilenet_v2
+from tests.models.resnet import resnet10, resnet18
 from tests.runtime.harness import read_state, write_arrays
 from tests.selection import often
 from tests.store import Store
 
-MODELS = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
+LARGE = {"resnet18": resnet18, "mobilenet_v2": mobilenet_v2}
+MODELS = {
+    **LARGE,
+    "resnet10": lambda classes: resnet10(classes, width=32),
+    "short_mobilenet_v2": short_mobilenet_v2,
+}
 BOARDS = ("rpi3", "rpi4")
 JETSONS = ("jetson-nano", "jetson-tx2", "jetson-xavier", "jetson-orin")
-# each network and each kind of machine once: the smallest and the largest GPU, in-order and out-of-order cores
-ON_BOARDS = often(
-    [(model, board) for model in MODELS for board in BOARDS], [("resnet18", "rpi3"), ("mobilenet_v2", "rpi4")]
-)
-ON_JETSONS = often(
-    [(model, jetson) for model in MODELS for jetson in JETSONS],
-    [("resnet18", "jetson-nano"), ("mobilenet_v2", "jetson-orin")],
-)
+# each kind of network and of machine once: the smallest and the largest GPU, in-order and out-of-order cores
+OFTEN_ON_BOARDS = [("resnet10", "rpi3"), ("short_mobilenet_v2", "rpi4")]
+OFTEN_ON_JETSONS = [("resnet10", "jetson-nano"), ("short_mobilenet_v2", "jetson-orin")]
+ON_BOARDS = often([*OFTEN_ON_BOARDS, *((model, board) for model in LARGE for board in BOARDS)], OFTEN_ON_BOARDS)
+ON_JETSONS = often([*OFTEN_ON_JETSONS, *((model, jetson) for model in LARGE for jetson in JETSONS)], OFTEN_ON_JETSONS)
 CLASSES, RATE, STEPS = 10, 0.01, 3
 
 
@@ -125,6 +127,16 @@ def make_model(name: str) -> tuple[nn.Module, Tensor, Tensor]:
         torch.manual_seed(0)
         model = randomise_statistics(MODELS[name](CLASSES), seed=0)
         return model, torch.randn(2, 3, 64, 64), torch.randint(0, CLASSES, (2,))
+
+
+def tiny_net() -> nn.Module:
+    """Two convolutions and what lies between them; the same weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

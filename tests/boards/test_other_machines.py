@@ -16,17 +16,15 @@ from gfcompile.job import Job
 from gfcompile.settings.schema import Request
 from gfcompile.stages import lower_job
 from gfcompile.targets import find_target
+from tests.artifacts import tiny_net
 from tests.boards.conftest import emulator
 from tests.lean import place_lean
 from tests.missing import skip_for_want
-from tests.models.zoo import ZOO
 
 
 @pytest.mark.slow
 def test_the_self_test_of_a_small_step(tmp_path: Path) -> None:
-    job = Job(
-        ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
-    )
+    job = Job(tiny_net(), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2}))
     lowered = lower_job(job)
     for name in ("rpi5", "jetson-nano-cpu", "x86-64-v2"):
         target = find_target(name)

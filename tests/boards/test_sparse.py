@@ -7,37 +7,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import gfcompile
 from gfcompile.runtime import tensorfile
 from tests.boards.conftest import emulator
-from tests.end_to_end.test_sparse import LR, SGD, SHAPE, SHARE, Net, batch
-from tests.lean import lean
+from tests.end_to_end.test_sparse import SGD, SHARE, artifact, batch
+from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
 STEPS = 3
 
 
-def test_gf_train_draws_and_trains_as_on_x86(tmp_path: Path) -> None:
+def test_gf_train_draws_and_trains_as_on_x86(store: Store, tmp_path: Path) -> None:
     command = emulator("rpi3")
     x, y = batch()
     np.save(tmp_path / "x.npy", x.numpy())
     np.save(tmp_path / "y.npy", y.numpy())
     options = ["--data", "x.npy", "--labels", "y.npy", "--epochs", str(STEPS), "--seed", "4"]
     found = {}
-    for target, words in (("native", []), ("rpi3", command)):
-        out = tmp_path / f"{target}_step"
-        with lean():
-            folder = gfcompile.build(Net(), torch.zeros(SHAPE), sparse=SHARE, target=target, lr=LR, out=out, **SGD)
+    here = artifact(store, sparse=SHARE, exact=False, **SGD)
+    board = artifact(store, sparse=SHARE, exact=False, target="rpi3", **SGD)
+    for target, folder, words in (("native", here, []), ("rpi3", board, command)):
         trainer = [*words, str(folder / "gf-train")]
         for line in ([*trainer, "--selftest"], [*trainer, *options, "--checkpoint", f"{target}.ckpt"]):
             done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         found[target] = tensorfile.read(tmp_path / f"{target}.ckpt")
     assert found["rpi3"].metadata["draws"] == found["native"].metadata["draws"] == f"seed 4 steps {STEPS} epoch 2"
-    start = tensorfile.read(tmp_path / "native_step" / "weights.safetensors").tensors
+    start = tensorfile.read(here / "weights.safetensors").tensors
     for name, expected in found["native"].tensors.items():
         assert_near(found["rpi3"].tensors[name], expected, TRAINING_STEPS, name)
         if name.startswith("parameter/"):

@@ -1,4 +1,4 @@
-"""ResNet-18 and MobileNetV2 built here for Raspberry Pis: they train under an emulator of the board's own CPU as the
+"""A ResNet and a MobileNetV2 built here for Raspberry Pis: they train under an emulator of the board's own CPU as the
 x86 artifact does, use no instruction and no symbol that the board lacks, and are small. Correctness only: no speed."""
 
 from __future__ import annotations

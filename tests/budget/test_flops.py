@@ -1,10 +1,9 @@
-"""Counted FLOPs of plans against the convolutions in each plan's own traced graph: never fewer."""
+"""Counted FLOPs of plans against the convolutions in each plan's own graph: never fewer."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from gfcompile.budget.choices import as_request
 from gfcompile.budget.front import Offer
 from gfcompile.budget.planner import Planner, make_planner
+from gfcompile.budget.traces import Traces
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.graph.multiply_adds import multiply_adds
 from gfcompile.job import Job
@@ -22,7 +22,7 @@ from gfcompile.report import survey_report
 from gfcompile.report.schema import TrainedFlops
 from gfcompile.settings.planning import Choice
 from gfcompile.settings.schema import Request
-from gfcompile.stages import make_survey, trace
+from gfcompile.stages import make_survey
 from gfcompile.targets import find_target
 from tests.budget import nets
 from tests.selection import often
@@ -58,11 +58,14 @@ KINDS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", often(CASES, KINDS))
 def test_every_plan_counts_what_its_graph_computes(case: str) -> None:
-    """All ways to train some of the layers exactly. Where branches make it unclear, too much is counted."""
+    """All ways to train some of the layers exactly. Where branches make it unclear, too much is counted.
+
+    The steps are cut out of one trace: tests/budget/test_traces.py holds them against traces of their own.
+    """
     net, request, is_equal = CASES[case]
-    job, planner = prepared(net, request, ())
+    _, planner = prepared(net, request, ())
     for offers in itertools.product(*planner.prices.offers):
-        expected = in_the_graph(job, chosen(planner, offers))
+        expected = in_the_graph(planner.arenas.traces, chosen(planner, offers))
         if is_equal:
             assert flops_of(planner, offers) == expected
         else:
@@ -119,10 +122,10 @@ def flops_of(planner: Planner, offers: Sequence[Offer]) -> int:
     return planner.prices.base[1] + sum(flops for _, flops in costs)
 
 
-def in_the_graph(job: Job, choices: dict[str, Choice]) -> int:
-    """Convolutions and their gradients, of a step that is traced for this plan alone."""
+def in_the_graph(traces: Traces, choices: dict[str, Choice]) -> int:
+    """Convolutions and their gradients, of the step that this plan trains."""
     if not any(choice.trains for choice in choices.values()):
-        graph = trace(job).forward.body.graph
+        graph = traces.whole.forward.body.graph
     else:
-        graph = trace(replace(job, request=as_request(choices, job.request))).training.body.graph
+        graph = traces(as_request(choices, traces.surveyed.job.request)).training.body.graph
     return 2 * sum(multiply_adds(node) for node in graph.nodes if node.target in (CONVOLUTION, BACKWARD))

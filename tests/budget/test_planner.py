@@ -30,6 +30,7 @@ from gfcompile.targets import find_target
 from tests.budget.nets import small
 from tests.lean import analyse_lean, lean_compile
 from tests.noise.eager_filter import backward, cosine
+from tests.selection import often
 
 BUDGETS = 50
 
@@ -44,7 +45,7 @@ def job() -> Job:
 def planner(job: Job) -> Planner:
     """Of the last three convolutions, with few enough choices to place all that any budget asks for."""
     _, x, y = small()
-    return make_planner(job, find_target("native"), (2, 4), (), ((x,), y))
+    return make_planner(job, find_target("native"), (4,), (), ((x,), y))
 
 
 @pytest.mark.slow
@@ -89,21 +90,21 @@ def test_the_arena_is_the_one_that_the_compiler_places(planner: Planner, job: Jo
 
 
 @pytest.mark.slow
-def test_built_libraries_say_what_the_plan_says(planner: Planner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", often([0, 0.5], [0.5]))
+def test_built_libraries_say_what_the_plan_says(planner: Planner, tmp_path: Path, part: float) -> None:
     """Through plan.toml, and through the library's own word."""
     model, x, y = small()
     arenas = sorted({planner.arenas(planner.choices(each)).arena_bytes for each in planner.front})
-    for index, memory in enumerate((arenas[0], arenas[len(arenas) // 2])):
-        found = planner.find(memory)
-        write_found(found, tmp_path / f"plan{index}.toml")
-        step = lean_compile(
-            model, (x,), plan=tmp_path / f"plan{index}.toml", out=tmp_path / f"built{index}_step", tuning=False
-        )
-        assert found.chosen.placed is not None
-        assert step._library.arena_bytes == found.chosen.placed.arena_bytes <= memory
-        filtered = {layer for layer, choice in found.chosen.choices.items() if choice.do == FILTER}
-        assert set(step.filtered_layers) == filtered
-        assert step.train(x, y) > 0
+    memory = arenas[int(part * len(arenas))]
+    found = planner.find(memory)
+    write_found(found, tmp_path / "plan.toml")
+    step = lean_compile(model, (x,), plan=tmp_path / "plan.toml", out=tmp_path / "built_step", tuning=False)
+    assert found.chosen.placed is not None
+    assert step._library.arena_bytes == found.chosen.placed.arena_bytes <= memory
+    filtered = {layer for layer, choice in found.chosen.choices.items() if choice.do == FILTER}
+    assert filtered
+    assert set(step.filtered_layers) == filtered
+    assert step.train(x, y) > 0
 
 
 def test_scores_are_the_progress_of_a_step(planner: Planner) -> None:
@@ -130,8 +131,8 @@ def test_flops_are_counted(planner: Planner, job: Job) -> None:
         assert by_choice[FROZEN].passing[1] == exact_flops(geometry[name]).input_gradient
         assert by_choice[TRAINED].first[1] == exact_flops(geometry[name], input_gradient=False).backward
         assert by_choice[TRAINED].passing[1] == exact_flops(geometry[name]).backward
-        counted = filtered_flops(geometry[name], 2)
-        assert by_choice[Choice(FILTER, 2)].passing[1] == counted.total - counted.forward
+        counted = filtered_flops(geometry[name], 4)
+        assert by_choice[Choice(FILTER, 4)].passing[1] == counted.total - counted.forward
 
 
 def test_bytes_of_the_ends_are_near_those_that_the_step_keeps(planner: Planner) -> None:

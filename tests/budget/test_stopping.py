@@ -33,6 +33,18 @@ def planner() -> Planner:
     return planner_of(small(), Request(layers=2), (2,))
 
 
+@pytest.fixture(scope="module")
+def measured() -> Planner:
+    return planner_of(small(), Request(layers=1), (2,), measured=True)
+
+
+@pytest.fixture
+def planner_of_one(measured: Planner) -> Planner:
+    """Of one layer, nothing placed."""
+    measured.arenas.known.clear()
+    return measured
+
+
 @pytest.fixture
 def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ctrl-C while the plan of this number is placed; what is known already takes no time and is not counted."""
@@ -67,10 +79,10 @@ def test_no_search_asks_more_than_it_says() -> None:
     assert len(reached) > 50, "it is no larger than it must be"
 
 
-def test_progress_says_how_far_and_what_was_found() -> None:
+def test_progress_says_how_far_and_what_was_found(planner_of_one: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    planner = planner_of(small(), Request(layers=1), (2,))
-    planner.progress = said.append
+    planner = planner_of_one
+    monkeypatch.setattr(planner, "progress", said.append)
     found = planner.find(10**7).chosen
     assert found.placed is not None
     most = len(planner.front)
@@ -101,24 +113,22 @@ def test_a_stopped_search_keeps_its_best(planner: Planner, interrupt_at: list[in
     assert found.chosen.score == max(row.score for row in fitting)
 
 
-def test_a_search_that_has_nothing_yet_is_only_interrupted(interrupt_at: list[int]) -> None:
-    planner = planner_of(small(), Request(layers=1), (2,))
+def test_a_search_that_has_nothing_yet_is_only_interrupted(planner_of_one: Planner, interrupt_at: list[int]) -> None:
     interrupt_at.append(1)
     with pytest.raises(KeyboardInterrupt) as stop:
-        planner.find(10**7)
+        planner_of_one.find(10**7)
     assert not isinstance(stop.value, Stopped)
 
 
-def test_stopped_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = planner_of(small(), Request(layers=1), (2,), measured=True)
-    found = planner.find(10**7)
+def test_stopped_after_the_search(measured: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measured.find(10**7)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gfcompile.budget.planner.measure_plan", interrupted)
     with pytest.raises(Stopped) as stop:
-        planner.measured(found)
+        measured.measured(found)
     assert stop.value.found.chosen == found.chosen
     assert stop.value.found.stopped == UNMEASURED
 
@@ -157,7 +167,7 @@ def test_a_real_signal(tmp_path: Path) -> None:
         "screen.Screen.progress = progress\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    command = ["plan", str(tmp_path / "net.pt"), "--input", "2x2x12x12", "--memory", "1MB", "--out", str(out)]
+    command = ["plan", str(tmp_path / "net.pt"), *OPTIONS, "--memory", "1MB", "--out", str(out)]
     ended = subprocess.run(
         [sys.executable, "-c", program, *command], capture_output=True, text=True, check=False, timeout=600
     )

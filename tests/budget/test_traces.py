@@ -19,9 +19,10 @@ from gfcompile.job import Job
 from gfcompile.plan import make_plan
 from gfcompile.settings.planning import Choice
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse, look_at, trace
+from gfcompile.stages import look_at, trace
 from gfcompile.targets import find_target
 from tests.budget import nets
+from tests.lean import analyse_lean
 from tests.selection import often
 
 Net = tuple[nn.Module, Tensor, Tensor]
@@ -73,7 +74,7 @@ def test_a_cut_step_is_the_traced_one(net: Callable[[], Net], wanted: Request) -
     job = job_of(net(), wanted)
     traces, rng = traces_of(job), random.Random(3)
     before = traces.whole.training.duplicate(traces.whole.plan)
-    for _ in range(3):
+    for _ in range(2):
         request = as_request(random_choices(traces, rng), job.request)
         cut = traces(request)
         own = trace(replace(job, request=request))
@@ -98,9 +99,9 @@ def test_arenas_are_those_of_an_analysis(net: Callable[[], Net]) -> None:
     job, target = job_of(net()), find_target("native")
     traces, rng = traces_of(job), random.Random(5)
     arenas = Arenas(traces, target)
-    for _ in range(3):
+    for _ in range(2):
         choices = random_choices(traces, rng)
-        analysis = analyse(replace(job, request=as_request(choices, job.request)), target=target)
+        analysis = analyse_lean(replace(job, request=as_request(choices, job.request)), target)
         assert arenas(choices) == Placed.of(analysis)
 
 

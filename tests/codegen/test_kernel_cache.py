@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from gfcompile.artifact.library import emit
 from gfcompile.codegen import build, recipes
@@ -19,11 +22,32 @@ from gfcompile.job import Job
 from gfcompile.optimizers import SGD, Adam, Optimizer
 from gfcompile.progress import silent
 from gfcompile.settings.schema import Request
-from gfcompile.stages import Lowered, lower_job, place
+from gfcompile.stages import Lowered, lower_job
 from gfcompile.targets import find_target
-from tests.models.zoo import ZOO
+from tests.lean import place_lean
 
 NATIVE = find_target("native")
+Objects = Callable[[Lowered], dict[str, bytes]]
+
+
+@dataclass(frozen=True)
+class First:
+    """A step, what it compiles to, the kernels that LLVM compiled for it, and the cache that they were put in."""
+
+    lowered: Lowered
+    objects: dict[str, bytes]
+    compiled: list[str]
+    cache: Path
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
+    folder = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GFCOMPILE_CACHE", str(folder / "cache"))
+        compiled = record_compiles(patch)
+        step = lowered()
+        yield First(step, make_objects(step, folder / "sources"), list(compiled), folder / "cache")
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +57,19 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def filled(first: First, cache: Path) -> Path:
+    """The cache as the first compile left it."""
+    shutil.copytree(first.cache, cache.parent)
+    return cache
+
+
+@pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels that LLVM had to compile, here or in a copy of this process."""
+    """The kernels that LLVM had to compile."""
+    return record_compiles(monkeypatch)
+
+
+def record_compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("GFCOMPILE_JOBS", "1")
     made: list[str] = []
     original = build.compile_kernel
@@ -50,50 +85,46 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def lowered(r: int = 2, optimizer: Optimizer | None = None) -> Lowered:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = ZOO["plain"]()
+        layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 8 * 8, 5))
+        model = nn.Sequential(*layers)
     request = Request(layers=2, r={"*": r})
-    example = (torch.zeros(2, 3, 16, 16),)
+    example = (torch.zeros(2, 3, 12, 12),)
     return lower_job(Job(model, example, resolve_loss("cross_entropy"), request, optimizer or SGD()))
 
 
+def make_objects(step: Lowered, folder: Path) -> dict[str, bytes]:
+    sources = emit(place_lean(step, NATIVE), folder, silent)
+    return {path.name: path.read_bytes() for path in (*sources.objects, sources.driver)}
+
+
 @pytest.fixture
-def objects(tmp_path: Path) -> Callable[..., dict[str, bytes]]:
+def objects(tmp_path: Path) -> Objects:
     count = iter(range(100))
-
-    def make(found: Lowered | None = None) -> dict[str, bytes]:
-        sources = emit(place(found or lowered(), NATIVE), tmp_path / f"sources{os.getpid()}_{next(count)}", silent)
-        return {path.name: path.read_bytes() for path in (*sources.objects, sources.driver)}
-
-    return make
+    return lambda step: make_objects(step, tmp_path / f"sources{os.getpid()}_{next(count)}")
 
 
-def test_a_second_compile_takes_every_kernel(objects: Callable[..., dict[str, bytes]], compiled: list[str]) -> None:
-    first = objects()
-    assert len(compiled) == len(first) - 1  # all but the driver
-    compiled.clear()
-    assert objects() == first
+def test_a_second_compile_takes_every_kernel(first: First, filled: Path, objects: Objects, compiled: list[str]) -> None:
+    assert len(first.compiled) == len(first.objects) - 1  # all but the driver
+    assert objects(lowered()) == first.objects
     assert compiled == []
 
 
+@pytest.mark.parametrize("other", [{"optimizer": Adam()}, {"r": 4}], ids=["optimizer", "r"])
 def test_another_optimizer_or_r_compiles_what_differs(
-    objects: Callable[..., dict[str, bytes]], compiled: list[str]
+    other: dict[str, Any], filled: Path, objects: Objects, compiled: list[str]
 ) -> None:
-    objects()
-    for other in (lowered(optimizer=Adam()), lowered(r=4)):
-        compiled.clear()
-        kernels = len(objects(other)) - 1
-        assert 0 < len(compiled) < kernels / 2
+    kernels = len(objects(lowered(**other))) - 1
+    assert 0 < len(compiled) < kernels / 2
 
 
 def test_the_same_without_a_cache_and_on_several_cores(
-    objects: Callable[..., dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, cache: Path
+    first: First, objects: Objects, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
+    """The first compile had a cache and one core."""
     monkeypatch.setenv("GFCOMPILE_CACHE_LIMIT", "0")
-    monkeypatch.setenv("GFCOMPILE_JOBS", "1")
-    alone = objects()
-    assert not cache.exists()
     monkeypatch.setenv("GFCOMPILE_JOBS", "3")
-    assert objects() == alone
+    assert objects(first.lowered) == first.objects
+    assert not cache.exists()
 
 
 def test_what_code_depends_on_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,31 +136,28 @@ def test_what_code_depends_on_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert recipes.machine_digest(NATIVE) != here
 
 
-def test_damage_costs_time_only(objects: Callable[..., dict[str, bytes]], compiled: list[str], cache: Path) -> None:
-    first = objects()
-    for path in cache.glob("*/*"):
+def test_damage_costs_time_only(first: First, filled: Path, objects: Objects, compiled: list[str]) -> None:
+    for path in filled.glob("*/*"):
         damaged = bytearray(path.read_bytes())
         damaged[-1] ^= 1
         path.write_bytes(damaged)
-    compiled.clear()
-    assert objects() == first
-    assert len(compiled) == len(first) - 1
+    assert objects(first.lowered) == first.objects
+    assert sorted(compiled) == sorted(first.compiled)
 
 
-def test_two_compiles_at_once_one_of_them_killed(objects: Callable[..., dict[str, bytes]], cache: Path) -> None:
-    """What is in the cache afterwards gives the same objects as a compile without it."""
-    found = lowered()
+def test_two_compiles_at_once_one_of_them_killed(first: First, objects: Objects, cache: Path) -> None:
+    """What is in the cache afterwards gives the same objects as a compile by itself."""
     other = os.fork()
     if other == 0:
         torch.set_num_threads(1)
         try:
-            objects(found)
+            objects(first.lowered)
         finally:
             os._exit(0)
     while not list(cache.glob("*/*")):
         time.sleep(0.01)
-    first = objects(found)
+    assert objects(first.lowered) == first.objects
     os.kill(other, signal.SIGKILL)
     os.waitpid(other, 0)
-    assert objects(found) == first
+    assert objects(first.lowered) == first.objects
     assert all(len(path.name) == 64 or path.name.startswith(".new.") for path in cache.glob("*/*"))

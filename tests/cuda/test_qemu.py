@@ -12,10 +12,10 @@ import torch
 import gfcompile
 from gfcompile.codegen.link import find_missing
 from gfcompile.targets import find_target
+from tests.artifacts import tiny_net
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.lean import lean
 from tests.missing import skip_for_want
-from tests.models.zoo import ZOO
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def test_the_self_test_of_a_jetson(tmp_path: Path) -> None:
         skip_for_want(f"'{target.emulator[0]}' is not installed; apt install qemu-user-static")
     x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with lean():
-        folder = gfcompile.build(ZOO["plain"](), x, layers=2, r=2, target=target.name, out=tmp_path / "tiny_step")
+        folder = gfcompile.build(tiny_net(), x, layers=2, r=2, target=target.name, out=tmp_path / "tiny_step")
     source = (folder / "graphs" / "kernels.cu").read_text()
     kernels = build(source, tmp_path / "kernels.so", race_check=True, compiler="aarch64-linux-gnu-g++")
     driver, log = build_driver(tmp_path / "driver", "aarch64-linux-gnu-gcc"), tmp_path / "log"

@@ -22,11 +22,10 @@ from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.settings.schema import Request
 from gfcompile.targets import find_target
-from tests.artifacts import ON_JETSONS, STEPS, Builds, make_model
+from tests.artifacts import ON_JETSONS, STEPS, Builds, make_model, tiny_net
 from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.lean import analyse_lean
 from tests.manifests import list_anew
-from tests.models.zoo import ZOO
 from tests.tolerances import TRAINING_STEPS, assert_near
 
 pytestmark = pytest.mark.slow
@@ -84,7 +83,7 @@ class Damaged:
         here = find_target("native")
         self.target = replace(find_target("jetson-nano"), tvm=here.tvm, link=here.link, glibc=None)
         job = Job(
-            ZOO["plain"](), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
+            tiny_net(), (torch.randn(2, 3, 16, 16),), resolve_loss("cross_entropy"), Request(layers=2, r={"*": 2})
         )
         analysis = analyse_lean(job, self.target)
         self.artifact = write_step(analysis, folder / "tiny_step")

@@ -44,22 +44,22 @@ class Artifact:
         return Path(shutil.copytree(self.folder, parent / self.folder.name))
 
 
-def _small_artifact(store: Store, batchnorm: str) -> Artifact:
+def _small_artifact(store: Store, batchnorm: str, full: bool) -> Artifact:
     """ResNet-18 at width 8, batch 4 of 64x64, the last 3 convolutions filtered at r=2."""
     model = small_resnet()
     x, _ = random_batch((4, 3, 64, 64), seed=0)
     options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}
-    return Artifact(store.compiled(model, x, "small_step", full=True, **options), model, batchnorm)
+    return Artifact(store.compiled(model, x, "small_step", full=full, **options), model, batchnorm)
 
 
 @pytest.fixture(scope="session")
 def eval_artifact(store: Store) -> Artifact:
-    return _small_artifact(store, "eval")
+    return _small_artifact(store, "eval", full=True)
 
 
 @pytest.fixture(scope="session")
 def train_artifact(store: Store) -> Artifact:
-    return _small_artifact(store, "train")
+    return _small_artifact(store, "train", full=False)
 
 
 @pytest.fixture(params=["eval", "train"])

@@ -22,8 +22,8 @@ from tests.end_to_end.conftest import random_batch
 from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.models.densenet import densenet_like
-from tests.models.mobilenet import mobilenet_v2
-from tests.models.mobilenet_v3 import mobilenet_v3_like
+from tests.models.mobilenet import mobilenet_v2, short_mobilenet_v2
+from tests.models.mobilenet_v3 import mobilenet_v3_like, short_mobilenet_v3
 from tests.models.resnet import resnet18
 from tests.passes.tiny import duplicate
 from tests.selection import often
@@ -33,6 +33,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(10, width=16),
     "mobilenet_v2": lambda: mobilenet_v2(10, width_mult=0.25),
     "mobilenet_v3_like": lambda: mobilenet_v3_like(10, width=0.5),
+    "short_mobilenet_v2": lambda: short_mobilenet_v2(10, width_mult=0.25),
+    "short_mobilenet_v3": lambda: short_mobilenet_v3(10, width=0.5),
     "densenet_like": lambda: densenet_like(10, width=16, depths=(2, 2, 3)),
 }
 NORMS: dict[str, dict[str, Any]] = {
@@ -89,7 +91,7 @@ def assert_gradients_near(found: Mapping[str, Any], expected: Mapping[str, Any],
         ],
         [
             ("resnet18", "frozen affine", 3),
-            ("mobilenet_v2", "train mode", 2),
+            ("short_mobilenet_v2", "train mode", 2),
             ("mobilenet_v3_like", "trained affine", 2),
             ("densenet_like", "train mode", 2),
         ],
@@ -115,9 +117,10 @@ def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
             ("resnet18", "train mode"),
             ("mobilenet_v2", "frozen affine"),
             ("mobilenet_v3_like", "trained affine"),
+            ("short_mobilenet_v3", "trained affine"),
             ("densenet_like", "train mode"),
         ],
-        [("mobilenet_v3_like", "trained affine")],
+        [("short_mobilenet_v3", "trained affine")],
     ),
 )
 def test_compiled_steps_agree(name: str, norms: str, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import gfcompile
 from tests.end_to_end.conftest import CLASSES, SGD, Artifact, random_batch
 from tests.lean import lean_compile
 from tests.models import randomise_statistics
-from tests.models.mobilenet import mobilenet_v2
-from tests.models.resnet import resnet18
+from tests.models.mobilenet import mobilenet_v2, short_mobilenet_v2
+from tests.models.resnet import resnet10, resnet18
 from tests.selection import often
 from tests.store import Store
 from tests.tolerances import FLOAT16_FEATURES, relative_error
@@ -29,17 +29,20 @@ SAMPLES, BATCH, SIZE, EPOCHS = 10, 4, 32, 4
 LR = 0.005
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(CLASSES, width=8),
+    "resnet10": lambda: resnet10(CLASSES, width=8),
     "mobilenet_v2": lambda: mobilenet_v2(CLASSES, 0.25),
+    "short_mobilenet_v2": lambda: short_mobilenet_v2(CLASSES, 0.25),
 }
 PLANS: dict[str, tuple[str, dict[str, Any], int]] = {  # and the number of tensors at the cut
     "resnet18": ("resnet18", {"layers": 4, "r": 2}, 1),
     "resnet18-exact": ("resnet18", {"layers": 4, "exact": True}, 1),
-    "resnet18-inside-a-block": ("resnet18", {"layers": 1, "r": 2}, 2),
+    "resnet10-inside-a-block": ("resnet10", {"layers": 1, "r": 2}, 2),
     "mobilenet_v2": ("mobilenet_v2", {"layers": 4, "r": 2}, 1),
+    "short_mobilenet_v2": ("short_mobilenet_v2", {"layers": 4, "r": 2}, 1),
 }
 
 
-@pytest.fixture(scope="module", params=often(PLANS, ["resnet18-inside-a-block", "mobilenet_v2"]))
+@pytest.fixture(scope="module", params=often(PLANS, ["resnet10-inside-a-block", "short_mobilenet_v2"]))
 def artifact(request: pytest.FixtureRequest, store: Store) -> Path:
     name, options, tensors = PLANS[request.param]
     torch.manual_seed(0)

@@ -15,8 +15,8 @@ import gfcompile
 from tests.end_to_end.conftest import CLASSES, SGD, random_batch
 from tests.end_to_end.eager import Eager
 from tests.models import randomise_statistics
-from tests.models.mobilenet import mobilenet_v2
-from tests.models.resnet import resnet18
+from tests.models.mobilenet import mobilenet_v2, short_mobilenet_v2
+from tests.models.resnet import resnet10, resnet18
 from tests.selection import often
 from tests.store import Store
 from tests.tolerances import (
@@ -35,6 +35,8 @@ SHAPE = (8, 3, 64, 64)
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet18(CLASSES, width=16),
     "mobilenet_v2": lambda: mobilenet_v2(CLASSES, 0.25),
+    "resnet10": lambda: resnet10(CLASSES, width=16),
+    "short_mobilenet_v2": lambda: short_mobilenet_v2(CLASSES, 0.25),
 }
 
 
@@ -54,7 +56,7 @@ class Run:
 RUNS = [f"{model}-{batchnorm}" for model in MODELS for batchnorm in ("eval", "train")]
 
 
-@pytest.fixture(scope="module", params=often(RUNS, ["resnet18-train", "mobilenet_v2-eval"]))
+@pytest.fixture(scope="module", params=often(RUNS, ["resnet10-train", "short_mobilenet_v2-eval"]))
 def run(request: pytest.FixtureRequest, store: Store) -> Run:
     name, batchnorm = request.param.split("-")
     torch.manual_seed(0)

@@ -83,7 +83,7 @@ def compile_and_compare(
     return step
 
 
-@pytest.mark.parametrize("name", often(ZOO, ["grouped", "concat", "squeeze_excite", "regression"]))
+@pytest.mark.parametrize("name", often(ZOO, ["concat", "regression"]))
 def test_exact_step_equals_eager(name: str, tmp_path: Path) -> None:
     step = compile_and_compare(name, tmp_path / "zoo_step", EXACT_GRADIENT, exact=True, train="*")
     everything = {parameter for parameter, _ in ZOO[name]().named_parameters()}
@@ -91,7 +91,7 @@ def test_exact_step_equals_eager(name: str, tmp_path: Path) -> None:
     assert step.refusals == []
 
 
-@pytest.mark.parametrize("name", often(ZOO, ["conv_head", "separable", "squeeze_excite", "dilated", "regression"]))
+@pytest.mark.parametrize("name", often(ZOO, ["conv_head", "separable", "squeeze_excite"]))
 def test_filtered_step_equals_the_oracle(name: str, tmp_path: Path) -> None:
     patches = dict.fromkeys(LAST_TWO[name], 2)
     step = compile_and_compare(name, tmp_path / "zoo_step", FILTERED_GRADIENT, patches, layers=2, r=2)

@@ -24,6 +24,7 @@ from tests.models.resnet import resnet18
 from tests.models.zoo import INPUTS, ZOO
 from tests.passes import nets
 from tests.passes.tiny import duplicate, filtered
+from tests.selection import often
 
 RUN_AFTER = {"traced", "filter", "sink", "hoist"}  # and after the last pass; the others are checked only
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -68,7 +69,7 @@ def both(model: nn.Module, shape: tuple[int, ...], layers: int, loss: str, batch
     return step, forward_step(forward, plan, inputs, step.updated_buffers)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", often(ZOO, ["grouped", "separable", "concat", "dilated", "regression"]))
 def test_training_and_prediction_of_the_zoo(name: str) -> None:
     loss, batchnorm = "mse" if name == "regression" else "cross_entropy", "train" if name in STATISTICS else "eval"
     step, forward = both(ZOO[name](), INPUTS[name], 2, loss, batchnorm)
@@ -108,14 +109,17 @@ def test_every_way_in_which_gradients_meet(name: str) -> None:
     visited(filtered(NETS[name](), nets.SHAPE), pipeline.training_passes(SGD(momentum=0.9)))
 
 
+WIDTHS: dict[Callable[..., nn.Module], float] = {resnet18: 16, mobilenet_v3_like: 0.5}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "shape"),
-    [(resnet18(10, width=16), (2, 3, 64, 64)), (mobilenet_v3_like(10, width=0.5), (2, 3, 64, 64))],
-    ids=["resnet18", "mobilenet_v3"],
+    "make",
+    often([resnet18, mobilenet_v3_like], [resnet18]),
 )
-def test_networks_as_people_train_them(model: nn.Module, shape: tuple[int, ...]) -> None:
-    step, _ = both(randomise_statistics(model, seed=0), shape, 5, "cross_entropy", "eval")
+def test_networks_as_people_train_them(make: Callable[..., nn.Module]) -> None:
+    model = make(10, width=WIDTHS[make])
+    step, _ = both(randomise_statistics(model, seed=0), (2, 3, 64, 64), 5, "cross_entropy", "eval")
     visited(step, pipeline.training_passes(SGD(momentum=0.9)), {"filter", "hoist"})
 
 

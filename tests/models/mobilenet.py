@@ -1,6 +1,8 @@
-"""MobileNetV2 under torchvision's parameter names."""
+"""MobileNetV2 under torchvision's parameter names, and its first four blocks."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -28,11 +30,13 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    def __init__(self, num_classes: int, width_mult: float) -> None:
+    def __init__(
+        self, num_classes: int, width_mult: float, stages: Sequence[tuple[int, int, int, int]] = STAGES
+    ) -> None:
         super().__init__()
         channels = _round_channels(32 * width_mult)
         features: list[nn.Module] = [conv_bn_relu(3, channels, kernel=3, stride=2)]
-        for expansion, stage_channels, blocks, first_stride in STAGES:
+        for expansion, stage_channels, blocks, first_stride in stages:
             for block in range(blocks):
                 in_channels, channels = channels, _round_channels(stage_channels * width_mult)
                 features.append(InvertedResidual(in_channels, channels, first_stride if block == 0 else 1, expansion))
@@ -60,3 +64,8 @@ def _round_channels(channels: float) -> int:
 
 def mobilenet_v2(num_classes: int = 1000, width_mult: float = 1.0) -> MobileNetV2:
     return MobileNetV2(num_classes, width_mult)
+
+
+def short_mobilenet_v2(num_classes: int = 1000, width_mult: float = 1.0) -> MobileNetV2:
+    """Every kind of block once: without expansion, strided, with a shortcut."""
+    return MobileNetV2(num_classes, width_mult, (*STAGES[:2], (6, 32, 1, 2)))

@@ -68,11 +68,11 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV3Like(nn.Module):
-    def __init__(self, num_classes: int, width: float) -> None:
+    def __init__(self, num_classes: int, width: float, blocks: tuple[Block, ...] = BLOCKS) -> None:
         super().__init__()
         channels = _round_channels(STEM_CHANNELS * width)
         features: list[nn.Module] = [_conv_bn(3, channels, nn.Hardswish, kernel=3, stride=2)]
-        for block in BLOCKS:
+        for block in blocks:
             features.append(InvertedResidual(channels, block, width))
             channels = _round_channels(block.channels * width)
         last, hidden = _round_channels(LAST_CHANNELS * width), _round_channels(CLASSIFIER_CHANNELS * width)
@@ -101,3 +101,8 @@ def _round_channels(channels: float) -> int:
 
 def mobilenet_v3_like(num_classes: int = 1000, width: float = 1.0) -> MobileNetV3Like:
     return MobileNetV3Like(num_classes, width)
+
+
+def short_mobilenet_v3(num_classes: int = 1000, width: float = 1.0) -> MobileNetV3Like:
+    """Three blocks: without a gate, with one, and with a shortcut."""
+    return MobileNetV3Like(num_classes, width, BLOCKS[1:4])

@@ -1,4 +1,4 @@
-"""ResNet-18 and -34 under torchvision's parameter names."""
+"""ResNet-18 and -34 under torchvision's parameter names, and one with a block a stage."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ class ResNet(nn.Module):
 def _stage(in_channels: int, channels: int, depth: int, stride: int) -> nn.Sequential:
     first = BasicBlock(in_channels, channels, stride)
     return nn.Sequential(first, *(BasicBlock(channels, channels, stride=1) for _ in range(depth - 1)))
+
+
+def resnet10(num_classes: int = 1000, width: int = 64) -> ResNet:
+    return ResNet((1, 1, 1, 1), num_classes, width)
 
 
 def resnet18(num_classes: int = 1000, width: int = 64) -> ResNet:

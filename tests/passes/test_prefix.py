@@ -20,7 +20,7 @@ from gfcompile.stages import analyse, trace
 from gfcompile.step import Role, Step
 from tests.models import randomise_statistics
 from tests.models.mobilenet import mobilenet_v2
-from tests.models.resnet import resnet18
+from tests.models.resnet import resnet10
 from tests.passes.nets import Residual, conv, with_head
 from tests.selection import often
 
@@ -44,7 +44,7 @@ def resnet(layers: int, exact: bool = False) -> Step:
 @cache  # which takes a default that is left out and one that is given for two things
 def _resnet(layers: int, exact: bool) -> Step:
     torch.manual_seed(0)
-    return rewritten(randomise_statistics(resnet18(10, 8), 0), (2, 3, 64, 64), layers=layers, exact=exact)
+    return rewritten(randomise_statistics(resnet10(10, 8), 0), (2, 3, 64, 64), layers=layers, exact=exact)
 
 
 def shapes(prefix: Prefix) -> list[tuple[int, ...]]:
@@ -92,8 +92,8 @@ def test_what_derives_from_a_feature_is_computed_again() -> None:
     """The first trained layer reads its input and, for its gradient, the patch sums of it; one is stored. The frozen
     1x1 convolution beside it costs less than the bytes of its result."""
     prefix = find_prefix(resnet(4))
-    assert shapes(prefix) == [(2, 4, 4, 32)]
-    assert (prefix.bytes_a_sample("float32"), prefix.bytes_a_sample("float16")) == (4 * 4 * 32 * 4, 4 * 4 * 32 * 2)
+    assert shapes(prefix) == [(2, 8, 8, 16)]
+    assert (prefix.bytes_a_sample("float32"), prefix.bytes_a_sample("float16")) == (8 * 8 * 16 * 4, 8 * 8 * 16 * 2)
     _, rest = split(resnet(4), prefix)
     assert any("patch_sum" in node.name for node in rest.placeholders()[0].users)
 
@@ -186,7 +186,7 @@ def test_the_fingerprint_is_of_what_features_depend_on() -> None:
     assert of(resnet(4)) != of(resnet(4), "2")
     for name, differs in (("conv1", True), ("fc", False)):  # a frozen layer's weights, a trained one's
         torch.manual_seed(0)
-        model = randomise_statistics(resnet18(10, 8), 0)
+        model = randomise_statistics(resnet10(10, 8), 0)
         with torch.no_grad():
             getattr(model, name).weight.add_(1)
         other = rewritten(model, (2, 3, 64, 64), layers=4)

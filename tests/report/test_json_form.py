@@ -24,9 +24,10 @@ from gfcompile.report.json_form import from_data
 from gfcompile.report.machine_schema import GpuPart, TunedAlgorithm, TunedKernel
 from gfcompile.report.memory_schema import FullGradient
 from gfcompile.settings.schema import Request
-from gfcompile.stages import analyse, make_survey
+from gfcompile.stages import make_survey
 from gfcompile.step import Refusal
 from gfcompile.targets import find_target
+from tests.lean import analyse_lean
 from tests.models.zoo import INPUTS, ZOO
 
 KEYS = Path(__file__).with_name("report_keys.txt")
@@ -49,7 +50,7 @@ def job_for(case: str) -> Job:
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
     """The full one has a row in every table, those too that only a GPU, a tuning database or another net fills."""
-    found = {case: make_report(analyse(job_for(case), target=find_target(CASES[case][2]))) for case in CASES}
+    found = {case: make_report(analyse_lean(job_for(case), find_target(CASES[case][2]))) for case in CASES}
     full = found["full"]
     machine = {"cpu": "a CPU", "cores": 4, "governor": None, "khz": [1, 2.5]}
     tuned = TunedKernel(

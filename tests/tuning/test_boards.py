@@ -40,23 +40,23 @@ def test_tuning_through_an_emulated_board(
     tasks = [Task(kernel_hash(each), kernel, each, 1) for kernel, each in KERNELS_TRIED.items()]
     write_folder(folder, tasks, name)
     boards = ["--rpc", f"{tracker.host}:{tracker.port}", "--key", name]
-    command = ["tune", str(folder), *boards, "--db", str(db), "--trials", "10"]
+    command = ["tune", str(folder), *boards, "--db", str(db), "--trials", "4"]
     with running_boards(tracker, name, 1, python, board_environment()):
         assert main([*command, "--emulated"]) == 0
         said = capsys.readouterr().out
         assert main([*command, "--quiet"]) == 2  # as if it were real
         assert " is emulated, its times are no board's; add --emulated" in capsys.readouterr().err
-    assert f"tuning 2 kernels for {name}, 10 trials; trials are emulated\n" in said
+    assert f"tuning 2 kernels for {name}, 4 trials; trials are emulated\n" in said
     assert "\nthrough an emulator: right or wrong shows, speed does not; the compiler never follows these\n" in said
     assert said.endswith(f"{db}: the compiler does not follow it\n")
     assert "measured" not in said
 
     records = Database.open(db).records
-    assert len(records) == 10
+    assert len(records) == 4
     assert {record.kind for record in records} == {"emulated"}
     assert {record.target for record in records} == {target_key(target)}
     assert all(record.machine["emulated"] for record in records)
-    assert [record.failure for record in records] == [None] * 10
+    assert [record.failure for record in records] == [None] * 4
 
     # each of them once more, as a program of its own: what was decided is right
     runner = LocalRunner(target, 1, 1e-4)
@@ -72,7 +72,7 @@ def test_tuning_through_an_emulated_board(
     assert main(["tune", "--show", str(db)]) == 0
     shown = capsys.readouterr().out
     assert f"{target_key(target)}\n" in shown
-    assert "trials: 10 (emulated 10), failed: 0\n" in shown
+    assert "trials: 4 (emulated 4), failed: 0\n" in shown
     assert "measured to be faster than untuned: 0" in shown
     assert " ms " not in shown
     assert " µs " not in shown

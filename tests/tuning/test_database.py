@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from gfcompile.codegen.tuned.database import Database
 from gfcompile.codegen.tuned.record import Record, write_record
 from gfcompile.errors import ContractError, UserError
 from tests.tuning.records import FAST, KERNEL, TARGET, any_record, fill, trial
-
-SOURCE = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -255,27 +253,24 @@ def test_a_record_that_would_not_come_back_is_our_mistake(file: Path, changes: d
     assert not file.exists()
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from gfcompile.codegen.tuned.database import Database
-from gfcompile.codegen.tuned.record import read_record
-import dataclasses
-database = Database(Path(sys.argv[1]))
-record = read_record(sys.argv[2].encode())
-for number in range(int(sys.argv[3])):
-    database.add(dataclasses.replace(record, name=f"{sys.argv[4]} {number}", failure="x" * (37 * number % 9000)))
-"""
+def add_records(path: Path, count: int, name: str) -> None:
+    database = Database(path)
+    for number in range(count):
+        database.add(replace(FAST, name=f"{name} {number}", failure="x" * (37 * number % 9000)))
 
 
-def start_writer(path: Path, count: int, name: str) -> subprocess.Popen[bytes]:
-    arguments = [str(path), write_record(FAST).decode(), str(count), name]
-    return subprocess.Popen([sys.executable, "-c", WRITER, *arguments], cwd=SOURCE)
+def start_writer(path: Path, count: int, name: str) -> BaseProcess:
+    """A process of its own, forked: it need not load anything again."""
+    writer = multiprocessing.get_context("fork").Process(target=add_records, args=(path, count, name))
+    writer.start()
+    return writer
 
 
 def test_two_tuners_may_add_to_one_file(file: Path) -> None:
     writers = [start_writer(file, 60, name) for name in "ab"]
-    assert [writer.wait(120) for writer in writers] == [0, 0]
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
     database = Database.open(file)
     assert database.problems == []
     for name in "ab":  # all of each, in its order
@@ -285,10 +280,10 @@ def test_two_tuners_may_add_to_one_file(file: Path) -> None:
 def test_a_killed_tuner_costs_no_record_of_the_next(file: Path) -> None:
     writer = start_writer(file, 1_000_000, "killed")
     while not file.exists() or file.stat().st_size < 20_000:
-        assert writer.poll() is None
+        assert writer.is_alive()
         time.sleep(0.01)
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
+    writer.kill()
+    writer.join()
     before = Database.open(file)
     fill(file, FAST)
     after = Database.open(file)

@@ -82,8 +82,18 @@ def compute(function: tirx.PrimFunc, scheduled: tirx.PrimFunc) -> np.ndarray:
     return result.numpy()
 
 
+DRAWN: dict[tuple[str, str], list[Drawn]] = {}  # drawing takes long, and many tests ask
+
+
 def some_of(function: tirx.PrimFunc, drawn: Drawn) -> list[Drawn]:
     """Candidates of a template: the ends of every choice, and two at random."""
+    key = kernel_hash(function), drawn.candidate.template
+    if key not in DRAWN:
+        DRAWN[key] = draw_some(function, drawn)
+    return DRAWN[key]
+
+
+def draw_some(function: tirx.PrimFunc, drawn: Drawn) -> list[Drawn]:
     chance = random.Random(0)
     found: dict[object, Drawn] = {}
     for take in (lambda options: options[0], lambda options: options[-1], chance.choice, chance.choice):
