@@ -157,13 +157,13 @@ def test_a_real_signal(tmp_path: Path) -> None:
     torch.save(small()[0], tmp_path / "net.pt")
     out = tmp_path / "plan.toml"
     program = (
-        "import os, signal, sys, threading\n"
+        "import os, signal, sys\n"
         "from gfcompile.cli import main, screen\n"
         "say = screen.Screen.progress\n"
         "def progress(self, text, transient=False):\n"
         "    say(self, text, transient)\n"
         "    if text.startswith('placing plan 2 '):\n"
-        "        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
         "screen.Screen.progress = progress\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
