@@ -250,6 +250,16 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         assert word in done.stdout
 
 
+def test_the_collector_works_again_after_the_imports() -> None:
+    program = (
+        "import gc, sys; from gfcompile.cli.imports import import_compiler; {first}; import_compiler(); "
+        "print(gc.isenabled(), gc.get_freeze_count() > 0, 'tvm' in sys.modules)"
+    )
+    for first, expected in (("pass", "True True True"), ("sys.modules['torch'] = gc", "True False False")):
+        words = [sys.executable, "-c", program.format(first=first)]
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == expected
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "graphs", "diff", "run-pass"])
 def test_each_command_has_help(capsys: Capture, command: str) -> None:
     assert main([command, "--help"]) == 0

@@ -8,6 +8,8 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,10 +82,26 @@ def write_artifact(
     The report of a debug library is that of the step without its guards.
     """
     manifest = make_manifest(analysis, folder.name, sources.build_id, sources.debug)
-    progress("computing the self-test")
-    tensorfile.write(folder / SELFTEST, make_selftest(analysis, manifest))
     progress("writing the artifact")
-    _write_tensors(analysis, folder)
+    with ThreadPoolExecutor(1) as other:  # PyTorch computes most of it without Python's lock
+        selftest = other.submit(copy_context().run, make_selftest, analysis, manifest)
+        _write_files(analysis, sources, folder, dumps)
+        tensorfile.write(folder / SELFTEST, selftest.result())
+    for name in (WEIGHTS, CONSTANTS):  # safetensors lets their owner alone read them
+        shutil.copymode(folder / SELFTEST, folder / name)
+    files = [LIBRARY, TRAINER, WEIGHTS, CONSTANTS, SELFTEST]
+    skeleton = analysis.job.skeleton or model
+    if skeleton is not None:
+        (folder / MODEL).write_bytes(skeleton)
+        files.append(MODEL)
+    wait()
+    manifest["files"] = {name: _sha256(folder / name) for name in files}
+    write_manifest(folder, manifest)
+
+
+def _write_files(analysis: Analysis, sources: Sources, folder: Path, dumps: Mapping[str, bytes]) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in analysis.original.items()}, folder / WEIGHTS)
+    save_file(analysis.state.constants, folder / CONSTANTS)
     _write_wrapper(folder, WRAPPER + (FEATURES_WRAPPER if "features" in analysis.programs else ()))
     dumps = {**dumps, KERNELS: write_tasks(analysis.tasks)}
     if sources.cuda is not None:
@@ -92,15 +110,7 @@ def write_artifact(
         path = folder / "graphs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    files = [LIBRARY, TRAINER, WEIGHTS, CONSTANTS, SELFTEST]
-    skeleton = analysis.job.skeleton or model
-    if skeleton is not None:
-        (folder / MODEL).write_bytes(skeleton)
-        files.append(MODEL)
     write_report(analysis, folder, sources.cuda.usages if sources.cuda is not None else ())
-    wait()
-    manifest["files"] = {name: _sha256(folder / name) for name in files}
-    write_manifest(folder, manifest)
 
 
 @contextlib.contextmanager
@@ -113,13 +123,6 @@ def _full_disk_is_named(out: Path) -> Iterator[None]:
         raise UserError(
             f"{option('out', str(out))}: cannot write there ({error.strerror}); choose another folder"
         ) from error
-
-
-def _write_tensors(analysis: Analysis, folder: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in analysis.original.items()}, folder / WEIGHTS)
-    save_file(analysis.state.constants, folder / CONSTANTS)
-    for name in (WEIGHTS, CONSTANTS):  # safetensors lets their owner alone read them
-        shutil.copymode(folder / SELFTEST, folder / name)
 
 
 def _write_wrapper(folder: Path, modules: Sequence[str]) -> None:

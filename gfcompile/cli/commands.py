@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gfcompile.cli.imports import hurry_imports
+from gfcompile.cli.imports import import_compiler
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen, write
 from gfcompile.errors import UserError
@@ -39,7 +39,7 @@ def compile(args: argparse.Namespace) -> int:
 
 
 def _compile(args: argparse.Namespace, screen: Screen, settings: Settings) -> int:
-    hurry_imports()
+    import_compiler()
     from gfcompile.api import find_databases, find_machine
     from gfcompile.cli.tune import tune_job
     from gfcompile.compiler import compile_job
@@ -100,6 +100,7 @@ def check(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     check_spec(args.model)
+    import_compiler()
     from gfcompile.report.summary import text_table
     from gfcompile.stages import find_unsupported
 
@@ -162,7 +163,7 @@ def verify(args: argparse.Namespace) -> int:
 
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
-    hurry_imports()
+    import_compiler()
     from gfcompile.api import find_machine
     from gfcompile.codegen.tuned.database import Databases
     from gfcompile.compiler import compile_job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gfcompile.budget.plan_path import check_out
 from gfcompile.cli.compile_command import compile_command
-from gfcompile.cli.imports import hurry_imports
+from gfcompile.cli.imports import import_compiler
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
@@ -31,7 +31,7 @@ def plan(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     check_spec(args.model)
-    hurry_imports()
+    import_compiler()
     from gfcompile.api import plan_within, planning_job
     from gfcompile.budget.page import as_data, found_text, write_found
     from gfcompile.budget.planner import Stopped

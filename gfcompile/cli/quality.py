@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from gfcompile.cli.imports import import_compiler
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
@@ -25,6 +26,7 @@ def quality(args: argparse.Namespace) -> int:
     screen = Screen(args.quiet, args.json)
     screen.progress("starting", transient=True)
     check_spec(args.model)
+    import_compiler()
     from gfcompile.frontend.batch_file import read_batch
     from gfcompile.frontend.load import load_model
     from gfcompile.frontend.losses import resolve_loss

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gfcompile.cli.imports import hurry_imports
+from gfcompile.cli.imports import import_compiler
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
@@ -173,7 +173,7 @@ def _rank_tasks(
 
 
 def _find_tasks(args: argparse.Namespace, screen: Screen) -> tuple[Target, list[Task], Lowered | None]:
-    hurry_imports()
+    import_compiler()
     from gfcompile.api import find_machine
     from gfcompile.cli.commands import load_job
     from gfcompile.codegen.tuned.tasks import read_tasks
