@@ -10,6 +10,7 @@ BASE_PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 COVERAGE_FLAGS ?= -n 2 --dist worksteal
 MINUTES ?= 5
+PIP_OPTIONS ?=
 
 .PHONY: help setup demo test test-fast coverage faults fuzz fuzz-models lint hooks bench bench-memory evidence golden clean
 
@@ -22,7 +23,7 @@ $(STAMP): pyproject.toml
 	@[ -n "$(BASE_PYTHON)" ] || { echo "no python3.11 or python3 found; install Python 3.11 or run: make BASE_PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@"$(BASE_PYTHON)" -c 'import sys; v = sys.version_info; v[:2] == (3, 11) or sys.exit(f"{sys.executable} is Python {v[0]}.{v[1]}; gfcompile needs 3.11. Install it, or run: make BASE_PYTHON=/path/to/python3.11")'
 	[ -x $(PY) ] || "$(BASE_PYTHON)" -m venv $(VENV)
-	$(PY) -m pip install --quiet -e '.[dev]'
+	$(PY) -m pip install --quiet $(PIP_OPTIONS) -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP)  ## pretrain, compile and fine-tune on shipped images (under three minutes)

@@ -36,11 +36,11 @@ MODELS = {
 }
 BOARDS = ("rpi3", "rpi4")
 JETSONS = ("jetson-nano", "jetson-tx2", "jetson-xavier", "jetson-orin")
-# each kind of network and of machine once: the smallest and the largest GPU, in-order and out-of-order cores
-OFTEN_ON_BOARDS = [("resnet10", "rpi3"), ("short_mobilenet_v2", "rpi4")]
-OFTEN_ON_JETSONS = [("resnet10", "jetson-nano"), ("short_mobilenet_v2", "jetson-orin")]
-ON_BOARDS = often([*OFTEN_ON_BOARDS, *((model, board) for model in LARGE for board in BOARDS)], OFTEN_ON_BOARDS)
-ON_JETSONS = often([*OFTEN_ON_JETSONS, *((model, jetson) for model in LARGE for jetson in JETSONS)], OFTEN_ON_JETSONS)
+# `make test` builds a ResNet for in-order cores and a MobileNet for the largest GPU; the others are for `make coverage`
+SMALL_ON_BOARDS = [("resnet10", "rpi3"), ("short_mobilenet_v2", "rpi4")]
+SMALL_ON_JETSONS = [("short_mobilenet_v2", "jetson-orin"), ("resnet10", "jetson-nano")]
+ON_BOARDS = often([*SMALL_ON_BOARDS, *((model, board) for model in LARGE for board in BOARDS)], SMALL_ON_BOARDS[:1])
+ON_JETSONS = often([*SMALL_ON_JETSONS, *((model, board) for model in LARGE for board in JETSONS)], SMALL_ON_JETSONS[:1])
 CLASSES, RATE, STEPS = 10, 0.01, 3
 
 

@@ -190,7 +190,7 @@ def test_peers_keep_what_their_formulas_need() -> None:
     assert exact.peak_bytes > exact.kept_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_quick_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.memory", "--quick", "--json", str(tmp_path / "report.json")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -242,7 +242,7 @@ def test_profile_accounts_for_every_call() -> None:
     assert f"{len(rows)} kernel calls" in profile.table(rows, Limits(1e11, 1e10), top=3)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize(
     ("model", "failed"),
     [("mcunet", {}), ("deeplabv3", {"published_channels_last": "ValueError: the published filter has no dilation"})],

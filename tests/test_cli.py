@@ -250,13 +250,17 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         assert word in done.stdout
 
 
-def test_the_collector_works_again_after_the_imports() -> None:
+def test_after_the_imports_the_collector_works_and_a_model_may_import_anything() -> None:
     program = (
         "import gc, sys; from gfcompile.cli.imports import import_compiler; {first}; import_compiler(); "
-        "print(gc.isenabled(), gc.get_freeze_count() > 0, 'tvm' in sys.modules)"
+        "names = 'tvm', 'torch.distributed.tensor'; "
+        "print(gc.isenabled(), gc.get_freeze_count() > 0, *(name in sys.modules for name in names)); {then}"
     )
-    for first, expected in (("pass", "True True True"), ("sys.modules['torch'] = gc", "True False False")):
-        words = [sys.executable, "-c", program.format(first=first)]
+    for first, then, expected in (
+        ("pass", "import torch.distributed.tensor, torch.distributed.fsdp", "True True True False"),
+        ("sys.modules['torch'] = gc", "pass", "True False False False"),
+    ):
+        words = [sys.executable, "-c", program.format(first=first, then=then)]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == expected
 
 

@@ -254,7 +254,7 @@ def test_halves_share_no_class_and_sets_no_image() -> None:
     assert len(train & validation) <= 5  # Fashion-MNIST has a few images twice
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_a_whole_tiny_evidence_and_the_same_again(tmp_path: Path) -> None:
     """Few images and methods; an interrupted one goes on, and what is done anew comes out the same."""
     _require_images()

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+# PyTorch's compiler, which comes with torch.export, looks at them for models that are spread over machines
+_FOR_MANY_MACHINES = ("torch.distributed.fsdp", "torch.distributed.tensor")
 
 
 def import_compiler() -> None:
@@ -20,10 +25,33 @@ def import_compiler() -> None:
     _look_for_names_early()
     gc.disable()
     try:
-        import_module("gfcompile.api")
+        with _without(_FOR_MANY_MACHINES):
+            import_module("gfcompile.api")
     finally:
         gc.enable()
     gc.freeze()
+
+
+class _Absent:
+    """Says of some modules that they are not there, as in a PyTorch that was built without them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in self.names:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
+@contextmanager
+def _without(names: tuple[str, ...]) -> Iterator[None]:
+    """Modules that nothing asks for but in a `try`, and that a model's own code can import afterwards."""
+    finder = _Absent(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _look_for_names_early() -> None:

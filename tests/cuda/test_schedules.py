@@ -51,7 +51,7 @@ def kernels_of(model: str, request: Request) -> dict[str, tirx.PrimFunc]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "request_"),
-    [("grouped", FILTERED), ("separable", EXACT), pytest.param("squeeze_excite", FILTERED, marks=pytest.mark.coverage)],
+    often([("grouped", FILTERED), ("separable", EXACT), ("squeeze_excite", FILTERED)], [("grouped", FILTERED)]),
 )
 def test_every_kernel_of_a_step(tmp_path: Path, model: str, request_: Request) -> None:
     functions = kernels_of(model, request_)

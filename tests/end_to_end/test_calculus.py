@@ -120,10 +120,11 @@ def test_float64_graphs_agree(name: str, norms: str, r: int) -> None:
             ("short_mobilenet_v3", "trained affine"),
             ("densenet_like", "train mode"),
         ],
-        [("short_mobilenet_v3", "trained affine")],
+        [],
     ),
 )
 def test_compiled_steps_agree(name: str, norms: str, tmp_path: Path) -> None:
+    """`make test` has both halves: graphs with and without the calculus agree, compiled steps are their graphs."""
     x, y = random_batch(INPUT, seed=1)
     gradients = []
     for calculus in (False, True):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.end_to_end.eager import Eager
 from tests.lean import lean_compile
+from tests.selection import often
 from tests.tolerances import EXACT_GRADIENT, LOSS, assert_near
 
-LAYERS = 600
+DEPTHS = [(600, 1000), (200, 450)]  # layers, and how deep Python's stack may be: 1000 is what everybody has
 SHAPE = (2, 4, 8, 8)
 
 
@@ -49,9 +53,20 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.slow
-def test_a_chain_of_600_layers_trains_as_in_pytorch(tmp_path):
-    model, (x, y) = chain(LAYERS), batch()
-    step = lean_compile(model, x, layers=3, r=2, cache_prefix=True, tuning=False, out=tmp_path / "deep_step")
+@pytest.mark.parametrize(("layers", "stack"), often(DEPTHS, [(200, 450)]))
+def test_a_long_chain_trains_as_in_pytorch(layers: int, stack: int, tmp_path: Path) -> None:
+    """A walk that calls itself for every node needs a stack of more than `layers` calls."""
+    model, (x, y) = chain(layers), batch()
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(stack)
+    try:
+        train_as_in_pytorch(model, x, y, tmp_path)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def train_as_in_pytorch(model: nn.Module, x: Tensor, y: Tensor, folder: Path) -> None:
+    step = lean_compile(model, x, layers=3, r=2, cache_prefix=True, tuning=False, out=folder / "deep_step")
     peer = Eager(model, step.manifest["gradients"], patches=dict.fromkeys(step.filtered_layers, 2))
     assert len(step.filtered_layers) == 3
     _, expected = peer.gradients(x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -356,8 +357,10 @@ def tour(tiny: Tiny, built: tuple[Path, Path], folder: Path, without: str = "") 
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-@pytest.mark.parametrize("kind", BUILDS)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize(
+    ("kind", "sanitizer"),
+    often(itertools.product(BUILDS, SANITIZERS), [("debug", "address,undefined"), ("release", "thread")]),
+)
 def test_driver_and_runtime_are_clean(
     tiny: Tiny, sanitized: Sanitized, kind: str, sanitizer: str, tmp_path: Path
 ) -> None:

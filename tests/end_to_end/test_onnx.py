@@ -14,7 +14,7 @@ import gfcompile
 from gfcompile.cli import main
 from tests.models import randomise_statistics
 from tests.models.mobilenet_v3 import mobilenet_v3_like, short_mobilenet_v3
-from tests.models.resnet import resnet18
+from tests.models.resnet import resnet10, resnet18
 from tests.selection import often
 from tests.tolerances import LOGITS, assert_near
 
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 SHAPE = (4, 3, 64, 64)
 NETS = {
+    "resnet10": lambda: resnet10(10, width=8),
     "resnet18": lambda: resnet18(10, width=8),
     "mobilenet_v3": lambda: mobilenet_v3_like(10, width=0.5),
     "short_mobilenet_v3": lambda: short_mobilenet_v3(10, width=0.5),
@@ -34,7 +35,7 @@ def build(name: str) -> nn.Module:
         return randomise_statistics(NETS[name](), seed=0).eval()
 
 
-@pytest.mark.parametrize("name", often(NETS, ["short_mobilenet_v3"]))
+@pytest.mark.parametrize("name", often(NETS, ["resnet10"]))
 def test_a_model_goes_in_and_comes_out(name, tmp_path: Path):
     source, folder, trained = tmp_path / f"{name}.onnx", tmp_path / f"{name}_step", tmp_path / "trained.onnx"
     model = build(name)

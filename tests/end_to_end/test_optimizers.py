@@ -22,7 +22,7 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
 from gfcompile.verify.compare import verify
 from tests.end_to_end.conftest import random_batch
-from tests.selection import fast
+from tests.selection import often
 from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
 
@@ -133,7 +133,7 @@ def clip(case: Case, model: nn.Module) -> float:
     return float(norm)
 
 
-@pytest.fixture(scope="module", params=fast(CASES, ["adam"]))
+@pytest.fixture(scope="module", params=often(CASES, ["sgd", "adam"]))
 def exact(request: pytest.FixtureRequest, store: Store) -> tuple[Case, Path]:
     case = CASES[request.param]
     return case, case.compiled(store)

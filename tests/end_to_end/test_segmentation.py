@@ -18,9 +18,8 @@ from tests.lean import lean
 from tests.models.definitions.decoders import UPerNet
 from tests.models.definitions.definition import define
 from tests.models.definitions.segmentation import FCN, DeepLabV3, PSPNet
-from tests.selection import often
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.coverage
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "shallow_deeplabv3": DeepLabV3,
     "deeplabv3": partial(DeepLabV3, depth=3),
@@ -30,9 +29,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "layers"), often([(model, layers) for model in MODELS for layers in (5, 10)], [("shallow_deeplabv3", 10)])
-)
+@pytest.mark.parametrize("layers", [5, 10])
+@pytest.mark.parametrize("model", MODELS)
 def test_the_last_convolutions_at_512(model, layers, tmp_path):
     definition = define(model, "segmentation", MODELS[model], ((4, 3, 64, 64),), layers=layers)  # statistics of four
     with lean():

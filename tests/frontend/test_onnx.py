@@ -25,6 +25,7 @@ from tests.models import randomise_statistics
 from tests.models.densenet import densenet_like
 from tests.models.mobilenet_v3 import mobilenet_v3_like
 from tests.models.resnet import ResNet
+from tests.selection import often
 from tests.tolerances import EXACT_GRADIENT, LOGITS, assert_near
 
 
@@ -69,6 +70,7 @@ FILES = [
     *((name, exporter) for name in ("resnet", "mobilenet_v3") for exporter in ("torchscript", "dynamo")),
     *((name, exporter) for name in ("densenet", "unet") for exporter in EXPORTS),
 ]
+OFTEN_FILES = [each for each in FILES if each[0] == "unet" or each[1] == "torchscript"]
 
 
 @functools.cache
@@ -105,7 +107,7 @@ def write(model, folder, name: str = "net.onnx") -> str:
 # ---- exported networks
 
 
-@pytest.mark.parametrize(("name", "exporter"), FILES)
+@pytest.mark.parametrize(("name", "exporter"), often(FILES, OFTEN_FILES))
 def test_exported_network(name, exporter, exported):
     module, x = original(name)
     path = exported(name, exporter)

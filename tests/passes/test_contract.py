@@ -33,7 +33,7 @@ from tests.passes.tiny import (
     text,
     traced,
 )
-from tests.selection import fast
+from tests.selection import often
 
 OPTIMIZER = AdamW(clip_norm=0.5)
 ALL = set(pipeline.passes_by_name())
@@ -144,7 +144,7 @@ def test_every_pass_fires_in_some_case() -> None:
     assert set().union(ALWAYS, *(case.fire for case in CASES.values())) == ALL
 
 
-@pytest.mark.parametrize("name", fast(CASES, [name for name in CASES if name not in ZOO]))
+@pytest.mark.parametrize("name", often(CASES, [name for name in CASES if name not in ZOO]))
 def test_every_pass_keeps_its_promises(name: str) -> None:
     step, fired = CASES[name].make(), set()
     before = numbers(step)

@@ -66,7 +66,7 @@ def run(step: Step, given: dict[str, Tensor]) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layers", "exact"), often([(1, False), (3, False), (4, False), (4, True)], [(1, False), (4, False), (4, True)])
+    ("layers", "exact"), often([(1, False), (3, False), (4, False), (4, True)], [(4, False), (4, True)])
 )
 def test_the_halves_make_the_whole(layers: int, exact: bool) -> None:
     step = resnet(layers, exact)

@@ -42,6 +42,15 @@ def test_answer_comes_back(pair: Callable[..., RpcRunner], build: Builder) -> No
     assert not state.emulated
 
 
+@pytest.mark.usefixtures("pair")
+def test_unknown_key(tracker: Tracker) -> None:
+    with pytest.raises(UserError) as refusal:
+        RpcRunner(tracker.host, tracker.port, "pi", "measured")
+    where = f"127.0.0.1:{tracker.port}"
+    start = f"python -m tvm.exec.rpc_server --tracker {where} --key pi"
+    assert str(refusal.value) == f"--rpc {where}: no board has --key 'pi' (it knows 'pair'); start on one: {start}"
+
+
 def test_board_tells_how_fast_and_hot_it_is(pair: Callable[..., RpcRunner], build: Builder, tmp_path: Path) -> None:
     # a board of two kinds of cores: what counts is the fast one
     for core, fastest, now, governor in ((0, 1_400_000, 600_000, "ondemand"), (4, 1_800_000, 1_790_000, "performance")):
@@ -186,7 +195,7 @@ def test_board_that_is_busy(tracker: Tracker, build: Builder, notes: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", often(["rpi3", "rpi4"], ["rpi3"]))
+@pytest.mark.parametrize("name", often(["rpi3", "rpi4"], []))
 def test_emulated_board(tracker: Tracker, build: Builder, tmp_path: Path, name: str) -> None:
     target = find_target(name)
     program, *options = target.emulator

@@ -1,4 +1,4 @@
-"""What is said where the tracker, or a board with the key, is not there."""
+"""What is said where the tracker is not there."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ import pytest
 
 from gfcompile.errors import UserError
 from gfcompile.tuning.rpc import RpcRunner
-from gfcompile.tuning.tracker import Tracker
 from tests.tuning.servers import HOST, free_port
-
-
-@pytest.mark.usefixtures("pair")
-def test_unknown_key(tracker: Tracker) -> None:
-    with pytest.raises(UserError) as refusal:
-        RpcRunner(tracker.host, tracker.port, "pi", "measured")
-    where = f"127.0.0.1:{tracker.port}"
-    start = f"python -m tvm.exec.rpc_server --tracker {where} --key pi"
-    assert str(refusal.value) == f"--rpc {where}: no board has --key 'pi' (it knows 'pair'); start on one: {start}"
 
 
 def test_no_tracker() -> None:
