@@ -94,6 +94,7 @@ def _prepare_peer(settings: dict[str, Any], scratch: Path) -> Any:
     return run, {"name": settings["name"], "scratch": str(scratch)}
 
 
+@pytest.mark.slow
 def test_peers_take_turns_and_failures_are_named() -> None:
     names = ("first", "refuses", "breaks", "second")
     protocol = Protocol(most=3, least=2, block_seconds=0, starting=2)
@@ -295,6 +296,7 @@ def _render(folder: Path, recorded: dict[str, Any]) -> str:
     return (folder / page.MARKDOWN).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_has_every_section_and_the_same_plots_each_time(tmp_path: Path) -> None:
     text = _render(tmp_path / "first", _everything())
     for words in (
@@ -359,7 +361,7 @@ def test_kinds_of_kernels() -> None:
     assert kind("fused_something7") == "something"
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_a_tiny_real_row(tmp_path: Path) -> None:
     """One shape, really measured, recorded and shown."""
     record = Record(tmp_path / page.JSON)

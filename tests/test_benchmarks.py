@@ -89,6 +89,7 @@ class Tail(nn.Module):
         return self.head(torch.relu_(inner).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_plain_filter_trains_like_gfcompile() -> None:
     """Every gradient of a network, against the filtered graph run in float64."""
     torch.manual_seed(0)
@@ -176,6 +177,7 @@ def test_kept_counts_a_storage_once_and_no_parameter() -> None:
     assert kept_bytes(forward, linear.parameters()) == (4 * 16 + 4 * 8) * FLOAT
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_peers_keep_what_their_formulas_need() -> None:
     """Of the narrow ResNet's last convolution, r=2: 64 channels, 4x4; batch norm and ReLU keep one map each."""
@@ -230,6 +232,7 @@ def test_backward_of_one_layer_is_the_filtered_one(r: int, tmp_path: Path) -> No
     assert_near(torch.from_numpy(graph.outputs[1]).reshape(16, 16), gw, 1e-5, "gw")
 
 
+@pytest.mark.slow
 def test_profile_accounts_for_every_call() -> None:
     model, x, labels = Tail(), torch.randn(2, 3, 13, 14), torch.tensor([0, 2])
     analysis = analyse(Job(model, (x,), resolve_loss("cross_entropy"), Request(layers=2)))

@@ -45,6 +45,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -322,6 +323,7 @@ def test_verify_needs_a_target_that_runs_here(capsys: Capture, model: str) -> No
     )
 
 
+@pytest.mark.slow
 def test_the_first_lines_for_a_board(capsys: Capture, model: str) -> None:
     """What was assumed, what was filtered, what it costs: counted, and estimated by name."""
     assert main([model, "--dry-run", "--layers", "1", "--target", "rpi4", *SMALL]) == 0
@@ -375,6 +377,7 @@ def test_inspect_quick_as_json(capsys: Capture, model: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_dry_run_writes_only_the_dump(
     capsys: Capture, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,7 +456,7 @@ def test_compiling_ends_with_how_to_use_it(capsys: Capture, model: str, tmp_path
     assert "import again_step\n    step = again_step.load()\n" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_a_debug_build_passes_verify(capsys: Capture, model: str, tmp_path: Path) -> None:
     """Its guards hold, and what it computes is right."""
     out = tmp_path / "watched_step"
@@ -515,6 +518,7 @@ def test_verify_refuses_other_weights(capsys: Capture, artifact: Path, tmp_path:
     assert capsys.readouterr().err == f"gfcompile: error: {expected}\n"
 
 
+@pytest.mark.slow
 def test_check_says_that_it_compiles(capsys: Capture, model: str) -> None:
     assert main(["check", model, "--layers", "2", *SMALL, "--quiet"]) == 0
     assert capsys.readouterr().out == "it compiles: 4 layers trained, 2 of them filtered\n"
@@ -538,6 +542,7 @@ class Unusual(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_check_names_everything_that_stands_in_the_way(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def _met(recorded: dict[str, Any]) -> list[bool | None]:
     return [verdict.met for verdict in page.judge_record(recorded)]
 
 
+@pytest.mark.slow
 def test_goals_that_are_met(tmp_path: Path) -> None:
     assert _met(_forge()) == [True] * 6
     text = _render(tmp_path, _forge())
@@ -99,6 +100,7 @@ def test_goals_that_are_met(tmp_path: Path) -> None:
     assert "not met" not in text
 
 
+@pytest.mark.slow
 def test_goals_that_are_missed_are_said_to_be(tmp_path: Path) -> None:
     recorded = _forge({**ACCURACY, "r2": 72.4, "dynamic": 62.9, "dynamic_long": 62.0})
     assert _met(recorded) == [False] * 6
@@ -129,6 +131,7 @@ def test_dynamic_does_not_beat_fixed_with_more_memory() -> None:
     assert found == "3.00 points above fixed in the mean, but memory differs: saved_bytes 66560 against 65536"
 
 
+@pytest.mark.slow
 def test_a_goal_that_lacks_a_seed_is_neither_met_nor_missed(tmp_path: Path) -> None:
     recorded = _forge()
     del recorded["runs"]["rows"]["resnet, last 4, r=2, seed 3"]
@@ -140,6 +143,7 @@ def test_a_goal_that_lacks_a_seed_is_neither_met_nor_missed(tmp_path: Path) -> N
     assert verdicts.judge({}, {}, ["resnet"], [1])[0].met is None
 
 
+@pytest.mark.slow
 def test_the_page_has_every_figure_and_the_same_plots_each_time(tmp_path: Path) -> None:
     text = _render(tmp_path / "first", _forge())
     for words in (
@@ -175,6 +179,7 @@ def test_the_readme_says_what_the_record_says() -> None:
         assert line in readme
 
 
+@pytest.mark.slow
 def test_the_readme_is_rewritten_between_its_marks_alone(tmp_path: Path) -> None:
     (tmp_path / page.README).write_text(f"before\n{page.BEGIN}old\n{page.END}after\n", encoding="utf-8")
     for _ in range(2):

@@ -65,6 +65,7 @@ def error_of(capsys: Capture, *arguments: object) -> str:
     return err.splitlines()[-1].removeprefix("gfcompile: error: ")
 
 
+@pytest.mark.slow
 def test_the_text_is_all_that_onnx_needs(dumped: Path, texts: Path, tmp_path: Path) -> None:
     expected = onnx_files(dumped)
     assert len(expected) > 40

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import networkx
+import pytest
 
 import gfcompile
 
@@ -132,6 +133,7 @@ def find_recursive(sources: dict[str, str]) -> set[str]:
     return {name for loop in loops for name in loop if len(loop) > 1 or graph.has_edge(name, name)}
 
 
+@pytest.mark.slow
 def test_what_recurses_is_listed_with_its_bound():
     sources = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in sorted(ROOT.rglob("*.py"))

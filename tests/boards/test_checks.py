@@ -14,6 +14,7 @@ from gfcompile.errors import ContractError, UserError
 from gfcompile.targets import find_target
 from tests.boards.conftest import emulator, need
 from tests.boards.disassembly import disassemble, is_outside, needed_versions
+from tests.selection import often
 
 PROGRAM = """
 #include <math.h>
@@ -85,8 +86,10 @@ def test_debians_gcc_by_option(tmp_path: Path, source: Path) -> None:
     assert run("rpi4", tmp_path / "program") == "2.7183\n"
 
 
-@pytest.mark.slow  # the first time, zig makes the C libraries
-@pytest.mark.parametrize(("libc", "needs"), [("glibc", "2.17"), ("musl", None)])
+@pytest.mark.slow
+@pytest.mark.parametrize(  # of musl, zig makes a whole C library the first time: a minute and more
+    ("libc", "needs"), often([("glibc", "2.17"), ("musl", None)], [("glibc", "2.17")])
+)
 def test_zig(tmp_path: Path, source: Path, libc: str, needs: str | None) -> None:
     target = choose_linker(find_target("rpi3"), "zig", libc)
     program = tmp_path / "program"

@@ -14,7 +14,7 @@ from tests.end_to_end.test_sparse import SGD, SHARE, artifact, batch
 from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.coverage
 STEPS = 3
 
 

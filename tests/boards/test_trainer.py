@@ -65,6 +65,7 @@ def test_it_trains_as_on_x86(builds: Builds, tmp_path: Path, model: str, board: 
             assert states["board"][name].tobytes() == expected.tobytes(), name
 
 
+@pytest.mark.coverage
 def test_a_static_trainer_needs_nothing_on_the_board(tmp_path: Path) -> None:
     """--libc musl: the program holds the step itself, and no C library of the board's is asked for."""
     command, *options = emulator("rpi3")[:-2]  # without the folder of shared libraries

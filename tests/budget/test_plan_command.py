@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_plan_and_compile_it(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     """With sparse updates among the choices; the dry run of the plan takes the arena that was promised."""
     model, out = str(folder / "net.pt"), tmp_path / "plan.toml"
@@ -143,6 +144,7 @@ def test_the_command_that_compiles_it() -> None:
     compile_parser().parse_args(shlex.split(compile_command(args, None))[1:])
 
 
+@pytest.mark.slow
 def test_the_batch_is_the_example(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     """With --data alone; and the printed command has its shape."""
     model, out = str(folder / "net.pt"), tmp_path / "plan.toml"
@@ -159,6 +161,7 @@ def test_the_batch_is_the_example(capsys: Capture, folder: Path, tmp_path: Path)
     assert report["memory"]["arena_bytes"] == found["chosen"]["arena_bytes"]
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_not_finite(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     _, x, y = small()
     np.savez(tmp_path / "bad.npz", x=np.full_like(x.numpy(), np.nan), y=y.numpy())

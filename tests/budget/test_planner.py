@@ -80,6 +80,7 @@ def test_the_best_that_fits_is_chosen(planner: Planner) -> None:
                 assert found.chosen.flops <= limit
 
 
+@pytest.mark.slow
 def test_the_arena_is_the_one_that_the_compiler_places(planner: Planner, job: Job) -> None:
     found = planner.find(10**7)
     request = as_request(found.chosen.choices, job.request)
@@ -163,6 +164,7 @@ def test_flops_below_the_forward_pass(planner: Planner) -> None:
     assert planner.find(10**7, least).chosen.flops == least, "what it says is enough"
 
 
+@pytest.mark.slow
 def test_what_lies_beside_the_arena_is_told(planner: Planner, job: Job) -> None:
     found = planner.find(10**7)
     request = as_request(found.chosen.choices, job.request)
@@ -177,6 +179,7 @@ def test_what_lies_beside_the_arena_is_told(planner: Planner, job: Job) -> None:
     )
 
 
+@pytest.mark.slow
 def test_sparse_draws_are_not_in_the_measured_cosine(planner: Planner) -> None:
     found = planner.measured(planner.find(10**7))
     drawn = {**found.chosen.choices, "4": Choice(EXACT, None, 0.25)}

@@ -115,6 +115,7 @@ def test_weights_that_are_not_finite() -> None:
     assert str(error.value) == "plan: '4.weight' holds NaN or infinity; load other weights"
 
 
+@pytest.mark.slow
 def test_a_linear_layer_in_the_middle_pays_for_itself() -> None:
     """What is kept at a layer that is no head is paid by the trained layer before it, not by every plan."""
 

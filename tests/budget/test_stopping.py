@@ -79,6 +79,7 @@ def test_no_search_asks_more_than_it_says() -> None:
     assert len(reached) > 50, "it is no larger than it must be"
 
 
+@pytest.mark.slow
 def test_progress_says_how_far_and_what_was_found(planner_of_one: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     planner = planner_of_one
@@ -96,6 +97,7 @@ def test_progress_says_how_far_and_what_was_found(planner_of_one: Planner, monke
     assert len(planner.arenas.known) == len(said) <= most
 
 
+@pytest.mark.slow
 def test_a_stopped_search_keeps_its_best(planner: Planner, interrupt_at: list[int]) -> None:
     smallest = min(planner.front, key=lambda each: each.bytes)
     memory = planner.arenas(planner.choices(smallest)).arena_bytes
@@ -133,6 +135,7 @@ def test_stopped_after_the_search(measured: Planner, monkeypatch: pytest.MonkeyP
     assert stop.value.found.stopped == UNMEASURED
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_best(capsys: Capture, tmp_path: Path, interrupt_at: list[int]) -> None:
     torch.save(small()[0], tmp_path / "net.pt")
     out = tmp_path / "plan.toml"

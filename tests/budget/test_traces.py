@@ -59,6 +59,7 @@ def random_choices(traces: Traces, rng: random.Random) -> dict[str, Choice]:
 AS_IT_IS, WITH_STATISTICS = Request(), Request(batchnorm="train", train_affine=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "wanted"),
     often(
@@ -93,6 +94,7 @@ def test_less_trained_is_another_step() -> None:
     assert len(one.body.graph.nodes) < len(traces.whole.training.body.graph.nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", often([nets.small, nets.projected], [nets.projected]))
 def test_arenas_are_those_of_an_analysis(net: Callable[[], Net]) -> None:
     """One after another, with one scheduler, beside analyses that know nothing of each other."""
@@ -118,6 +120,7 @@ class Looking(nn.Module):
         return self.head(self.two(x).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_a_model_that_looks_at_what_is_trained_is_traced_for_every_plan() -> None:
     torch.manual_seed(0)
     job = job_of((Looking(), torch.randn(2, 2, 8, 8), torch.tensor([0, 1])))
@@ -130,6 +133,7 @@ def test_a_model_that_looks_at_what_is_trained_is_traced_for_every_plan() -> Non
     assert are_equal(traces(request).training, own)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_is_cut() -> None:
     traces = traces_of(job_of(nets.normed()))
     traces.check(Request(train=("head.2",)))

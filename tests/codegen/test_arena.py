@@ -109,6 +109,7 @@ def assert_placement(program: Program, guard: int = 0) -> Placement:
     return placement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", [0, 128])
 @pytest.mark.parametrize(("model", "name"), PROGRAMS)
 def test_real_programs(model, name, guard):
@@ -143,6 +144,7 @@ def test_made_up_programs(program, guard):
     assert_placement(program, guard)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(programs())
 def test_sharing_only_makes_it_smaller(program):

@@ -245,6 +245,7 @@ def test_allowed_means_every_element_is_read_at_its_own_place(reads):
     assert find_takeovers(function) == (frozenset({(0, 0)}) if own else frozenset())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_schedules_keep_what_the_analysis_promised(model):
     """Every pair found on a real kernel still holds of its schedule."""

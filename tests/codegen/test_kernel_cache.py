@@ -103,12 +103,14 @@ def objects(tmp_path: Path) -> Objects:
     return lambda step: make_objects(step, tmp_path / f"sources{os.getpid()}_{next(count)}")
 
 
+@pytest.mark.slow
 def test_a_second_compile_takes_every_kernel(first: First, filled: Path, objects: Objects, compiled: list[str]) -> None:
     assert len(first.compiled) == len(first.objects) - 1  # all but the driver
     assert objects(lowered()) == first.objects
     assert compiled == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"optimizer": Adam()}, {"r": 4}], ids=["optimizer", "r"])
 def test_another_optimizer_or_r_compiles_what_differs(
     other: dict[str, Any], filled: Path, objects: Objects, compiled: list[str]
@@ -117,6 +119,7 @@ def test_another_optimizer_or_r_compiles_what_differs(
     assert 0 < len(compiled) < kernels / 2
 
 
+@pytest.mark.slow
 def test_the_same_without_a_cache_and_on_several_cores(
     first: First, objects: Objects, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
@@ -136,6 +139,7 @@ def test_what_code_depends_on_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert recipes.machine_digest(NATIVE) != here
 
 
+@pytest.mark.slow
 def test_damage_costs_time_only(first: First, filled: Path, objects: Objects, compiled: list[str]) -> None:
     for path in filled.glob("*/*"):
         damaged = bytearray(path.read_bytes())
@@ -145,6 +149,7 @@ def test_damage_costs_time_only(first: First, filled: Path, objects: Objects, co
     assert sorted(compiled) == sorted(first.compiled)
 
 
+@pytest.mark.slow
 def test_two_compiles_at_once_one_of_them_killed(first: First, objects: Objects, cache: Path) -> None:
     """What is in the cache afterwards gives the same objects as a compile by itself."""
     other = os.fork()

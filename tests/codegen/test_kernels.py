@@ -125,11 +125,13 @@ def check_conv(shape: Geometry) -> None:
     check(run(kernels.conv2d_weight_grad, gy, x, kernel=shape.kernel, kb=kb, **axes)[0], pack(gw, kb))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_convolution_and_its_gradients(shape: Geometry) -> None:
     check_conv(shape)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(conv_geometries())
 def test_convolution_of_any_geometry(shape: Geometry) -> None:
@@ -167,6 +169,7 @@ def windows(axis: Axis, size: int) -> list[range]:
     ]
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(axes_of_windows, axes_of_windows, st.sampled_from((1, 3, 8, 32)))
 @example((4, 2, -1, 0, 7), (4, 2, -1, 0, 7), 16)  # the method's own overhang: L=7, r=2
@@ -207,6 +210,7 @@ def mix(g: np.ndarray, w: np.ndarray, groups: int, taps: tuple[int, int]) -> np.
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taps", [(0, 0), (1, 1), (2, 0), (0, 3)])
 @pytest.mark.parametrize(
     ("ci", "co", "groups", "kernel", "grid"),

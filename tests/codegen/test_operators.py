@@ -20,7 +20,7 @@ from tests.models.definitions.census import read_census, training_ops
 from tests.operators import OPEN, THEMES
 from tests.operators.harness import Bundle, Case, Compiled, compare, explain, job_of, operators
 from tests.operators.randoms import RANDOMS
-from tests.selection import fast, often
+from tests.selection import often
 from tests.tolerances import relative_error
 
 ALL = [case for cases in THEMES.values() for case in cases]
@@ -69,7 +69,8 @@ def check(cases: list[Case], folder: Path, subtests: pytest.Subtests) -> None:
                 assert error <= case.tolerance, f"{case.name}: {what}: relative error {error:.1e}"
 
 
-@pytest.mark.parametrize("number", fast(range(SAMPLES), [0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", often(range(SAMPLES), [0]))
 def test_one_of_every_theme(number: int, tmp_path: Path, subtests: pytest.Subtests) -> None:
     check(ONE_OF_EACH[number::SAMPLES], tmp_path, subtests)
 

@@ -35,6 +35,7 @@ def is_legal(program: Program, calls: list[Call]) -> bool:
     return all(others < 1 << index for index, others in enumerate(before))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(programs())
 def test_made_up_programs(program):

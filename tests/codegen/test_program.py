@@ -44,6 +44,7 @@ def assert_order(program: Program) -> None:
     assert not set(program.results) & overwritten
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "name"), PROGRAMS)
 def test_order_of_real_programs(model, name):
     assert_order(real_program(model, name))

@@ -152,6 +152,7 @@ def test_regrid_between_grids(coarse: Axis, fine: Axis) -> None:
     check_regrid(((1, 9, 0, 0, 9), coarse), ((3, 3, 0, 0, 9), fine))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(conv_geometries(), st.integers(1, 4))
 @example(Geometry(2, 3, 4, 8, 8, (3, 3), (2, 2), (1, 1), (1, 1), 1, 2), 2)

@@ -67,6 +67,7 @@ def test_transforms_are_exactly_a_convolution(edge: int) -> None:
     assert np.allclose(tables.outputs @ middle @ tables.outputs.T, want, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "inputs", "outputs", "size", "padding", "edge"),
     often(BY_EDGE, [*((*shape, 4) for shape in SHAPES), (*SHAPES[1], 2), (*SHAPES[3], 2)]),
@@ -77,6 +78,7 @@ def test_kernel(images: int, inputs: int, outputs: int, size: tuple[int, int], p
     check(got, exact(x, w, padding), edge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "inputs", "outputs", "size", "padding", "edge"),
     often(BY_EDGE, [(*SHAPES[0], 4), (*SHAPES[2], 4), (*SHAPES[3], 2)]),
@@ -88,6 +90,7 @@ def test_kernel_that_transforms_the_weights_itself(images, inputs, outputs, size
     check(got, exact(x, w, padding), edge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 7])
 def test_epilogue_is_part_of_the_kernel(size: int) -> None:
     """Bias, residual and ReLU at the tile, also where tiles hang over the edge: no map is written in between."""
@@ -131,6 +134,7 @@ BLOCKINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocking", "prepared"),
     often(

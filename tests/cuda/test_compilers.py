@@ -35,6 +35,7 @@ def source() -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jetson", JETSONS)
 def test_ptx_for_the_drivers_of_every_jetpack(tmp_path: Path, source: str, jetson: str) -> None:
     """In the oldest version that knows the GPU, which ptxas still assembles, for this GPU and for a later one."""

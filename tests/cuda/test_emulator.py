@@ -79,6 +79,7 @@ def test_right_kernels_give_the_right_numbers(compile_kernels: Compile, race_che
     np.testing.assert_array_equal(shifted, np.roll(line, -1))
 
 
+@pytest.mark.slow
 def test_what_tvm_emits(compile_kernels: Compile) -> None:
     """A matrix product through shared memory and a sum of rows, scheduled and written by TVM."""
     import tvm

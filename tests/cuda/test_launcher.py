@@ -60,6 +60,7 @@ class Linear:
         return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [X86, AARCH64], ids=["x86", "aarch64"])
 def test_the_numbers_are_right(boards: Callable[[Machine], Board], machine: Machine) -> None:
     calls = (

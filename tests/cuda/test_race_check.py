@@ -109,6 +109,7 @@ def write(block: int, thread: int, phase: int) -> Access:
     return Access(block, thread, phase, writes=True, is_byte=False, place=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(accesses(), st.sampled_from([(NONE, BLOCK), (NONE, BLOCK, WARP)]).flatmap(barrier_lists))
 @example([read(0, 0, 0), read(1, 0, 0), write(1, 0, 1)], [NONE] * 4)  # the writer has read it last, but not first

@@ -107,6 +107,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", fast([NANO, ORIN], [NANO]), ids=lambda target: target.name)
 def test_products(tmp_path: Path, target: object) -> None:
     """In tiles of shared memory, chosen for one multiprocessor and for sixteen."""
@@ -116,6 +117,7 @@ def test_products(tmp_path: Path, target: object) -> None:
     compare(PRODUCTS, emulated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("barrier", [0, 1])
 def test_a_removed_barrier_is_caught(tmp_path: Path, barrier: int) -> None:
     function = PRODUCTS["whole_tiles"]
@@ -247,6 +249,7 @@ OTHER_TILES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "decisions",
     often(OTHER_TILES, [OTHER_TILES[0], OTHER_TILES[3]]),
@@ -293,6 +296,7 @@ def test_any_number_of_threads_sums_the_same(tmp_path: Path, at: int) -> None:
     compare(SUMS, Emulated(SUMS, NANO, tmp_path, at_an_end))
 
 
+@pytest.mark.slow
 def test_what_a_template_proposes_is_what_the_compiler_takes() -> None:
     for function in (*PRODUCTS.values(), *SUMS.values(), *ONE_ROW_OR_COLUMN.values()):
         rule, scheduled = choose_schedule(function, ORIN)

@@ -69,6 +69,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(BATCH, 3, 8, 8, generator=generator), torch.randint(0, 4, (BATCH,), generator=generator)
 
 
+@pytest.mark.slow
 def test_the_seed_decides(step, batch):
     first, again, other = (step.gradients(*batch, seed=seed)["head.weight"] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
@@ -112,6 +113,7 @@ def test_the_mean_gradient_is_pytorch_s(step, model, batch):
     assert np.allclose(ours.std(axis=0), expected.std(axis=0), rtol=0.5)
 
 
+@pytest.mark.slow
 def test_off_unless_asked_for(model, batch, tmp_path):
     with lean_compile(model, batch[0], layers=1, exact=True, out=tmp_path / "plain_step") as plain:
         assert {spec["role"] for spec in plain.manifest["inputs"]} == {"input", "target", "sample_weight"}

@@ -33,7 +33,7 @@ OFTEN_GRAPHS = [("unbiased", 0), ("unbiased", 1), ("reference", 0)]  # the other
 GRAPH_COUNT = 20
 COMPILED_SETS = [("unbiased", 100), ("unbiased", 101), ("reference", 102)]
 OFTEN_COMPILED = [("unbiased", 100)]
-COMPILED_COUNT = 15
+COMPILED_COUNT = 10
 
 
 def square(size: int, kernel: int, r: int, padding: int = 0, stride: int = 1, dilation: int = 1) -> Geometry:
@@ -41,6 +41,7 @@ def square(size: int, kernel: int, r: int, padding: int = 0, stride: int = 1, di
     return Geometry(1, 2, 3, size, size, *pair, groups=1, r=r)
 
 
+@pytest.mark.slow
 @given(geometry=conv_geometries(), mode=st.sampled_from(MODES))
 @example(square(7, kernel=3, r=2, padding=1), "unbiased")
 @example(square(9, kernel=3, r=2, padding=4, dilation=4), "unbiased")  # d >= r: a dilated kernel on the patch grid
@@ -92,6 +93,7 @@ def described(geometry: Geometry) -> ConvGeometry:
     )
 
 
+@pytest.mark.slow
 def test_drawn_sets_cover_the_space() -> None:
     """The sets below are only as good as what they hold."""
     drawn = [geometry for _, seed in OFTEN_GRAPHS for geometry in draw_geometries(GRAPH_COUNT, seed)]

@@ -90,6 +90,7 @@ def compiled(name: str, store: Store) -> gfcompile.CompiledStep:
     return gfcompile.load(store.compiled(make(), torch.zeros(SHAPE), out, loss=loss, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast(CASES, ["cross_entropy", "callable"]))
 def test_follows_torch(name: str, store: Store) -> None:
     """Losses and weights at every step. Each fifth batch is short: padded inside, it counts as the short one."""

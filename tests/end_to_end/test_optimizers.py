@@ -139,6 +139,7 @@ def exact(request: pytest.FixtureRequest, store: Store) -> tuple[Case, Path]:
     return case, case.compiled(store)
 
 
+@pytest.mark.slow
 def test_follows_torch(exact: tuple[Case, Path]) -> None:
     """Losses and weights at every one of 20 steps, with a schedule of the learning rate; nothing else is trained."""
     case, out = exact

@@ -42,6 +42,7 @@ def test_shipped_data_is_balanced_idx(part: str, per_class: int) -> None:
     assert np.bincount(np.frombuffer(labels[8:], np.uint8), minlength=10).tolist() == [per_class] * 10
 
 
+@pytest.mark.slow
 def test_make_data_derives_the_shipped_bytes(tmp_path: Path) -> None:
     require_package()
     command = [sys.executable, str(EXAMPLE / "make_data.py"), "--out", str(tmp_path)]

@@ -58,6 +58,7 @@ def trained(artifact: Path) -> Iterator[CompiledStep]:
         yield step
 
 
+@pytest.mark.slow
 def test_the_exported_model_predicts_as_the_step_does(trained: CompiledStep, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     trained.export_onnx(path)

@@ -69,6 +69,7 @@ def both(model: nn.Module, shape: tuple[int, ...], layers: int, loss: str, batch
     return step, forward_step(forward, plan, inputs, step.updated_buffers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", often(ZOO, ["grouped", "separable"]))
 def test_training_and_prediction_of_the_zoo(name: str) -> None:
     loss, batchnorm = "mse" if name == "regression" else "cross_entropy", "train" if name in STATISTICS else "eval"
@@ -77,6 +78,7 @@ def test_training_and_prediction_of_the_zoo(name: str) -> None:
     visited(forward, pipeline.prediction_passes(), {"traced"})
 
 
+@pytest.mark.slow
 def test_the_program_of_gradients() -> None:
     step, _ = both(ZOO["plain"](), INPUTS["plain"], 3, "cross_entropy", "eval")
     done = visited(step, pipeline.gradient_passes())
@@ -104,6 +106,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_every_way_in_which_gradients_meet(name: str) -> None:
     visited(filtered(NETS[name](), nets.SHAPE), pipeline.training_passes(SGD(momentum=0.9)))

@@ -139,6 +139,7 @@ def test_the_copy_is_what_would_be_committed(tmp_path: Path) -> None:
     assert not list((tmp_path / "copy").rglob("__pycache__"))
 
 
+@pytest.mark.slow
 def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-fault"]) == 2
     assert capsys.readouterr().err == "faults: 'no-such-fault' is not in the list; see --list\n"

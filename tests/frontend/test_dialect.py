@@ -28,6 +28,7 @@ def job(mode: str) -> Job:
     return Job(Sampled(mode), (torch.randn(2, 3, 8, 8),), resolve_loss("cross_entropy"), Request(layers=1))
 
 
+@pytest.mark.slow
 def test_a_mode_of_grid_sample_that_is_not_compiled() -> None:
     assert find_unsupported(job("bilinear"))[1] == []
     with pytest.raises(UserError) as refusal:

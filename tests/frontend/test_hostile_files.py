@@ -40,6 +40,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str
     return folder, rows
 
 
+@pytest.mark.slow
 def test_each_is_refused_in_one_line(tried: tuple[Path, list[list[str]]]) -> None:
     _, rows = tried
     assert len(rows) >= 40
@@ -74,6 +75,7 @@ def forge(layer: nn.Module, **state: object) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(3), nn.Flatten(2), layer)
 
 
+@pytest.mark.slow
 def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
     """A padding that overflows: PyTorch 2.13 writes outside its memory."""
     code, said = run_check(forge(nn.Fold((4, 4), (2, 2)), padding=2**31))
@@ -83,6 +85,7 @@ def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[[nn
     )
 
 
+@pytest.mark.slow
 def test_more_memory_than_there_is(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
     code, said = run_check(forge(nn.ConstantPad1d(0, 0.0), padding=(0, 2**40)))
     assert (code, said) == (

@@ -107,6 +107,7 @@ def write(model, folder, name: str = "net.onnx") -> str:
 # ---- exported networks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "exporter"), often(FILES, OFTEN_FILES))
 def test_exported_network(name, exporter, exported):
     module, x = original(name)

@@ -22,6 +22,7 @@ def shortcuts(model: nn.Module, *shape: int) -> list[str]:
     return [layer.name for layer in surveyed(model, *shape) if layer.is_shortcut]
 
 
+@pytest.mark.slow
 def test_resnet_projections_are_shortcuts():
     layers = surveyed(resnet18(10, 8), 1, 3, 32, 32)
     assert [layer.name for layer in layers if layer.is_shortcut] == [f"layer{i}.0.downsample.0" for i in (2, 3, 4)]
@@ -30,10 +31,12 @@ def test_resnet_projections_are_shortcuts():
     assert layers[-1].kind == "linear"
 
 
+@pytest.mark.slow
 def test_mobilenet_has_no_projections():
     assert shortcuts(mobilenet_v2(10, 0.25), 1, 3, 32, 32) == []
 
 
+@pytest.mark.slow
 def test_mobilenet_convolutions():
     layers = surveyed(mobilenet_v2(10, 0.25), 1, 3, 32, 32)
     convs = [layer for layer in layers if layer.kind == "conv"]

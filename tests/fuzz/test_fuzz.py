@@ -63,6 +63,7 @@ def atheris() -> None:
         skip_for_want(missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", C_NAMES)
 @pytest.mark.usefixtures("clang")
 def test_a_harness_takes_its_corpus(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,7 @@ def test_a_harness_takes_its_corpus(name: str, tmp_path: Path, monkeypatch: pyte
     assert outcome.executions > len(list((CORPUS / name).iterdir()))  # and the empty input
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", C_NAMES)
 @pytest.mark.usefixtures("clang")
 def test_a_harness_finds_a_planted_bug(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +88,7 @@ def test_a_harness_finds_a_planted_bug(name: str, tmp_path: Path, monkeypatch: p
     assert "Sanitizer: " in libfuzzer.summary(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "check"), [(name, check) for name, (check, _) in python_programs.CHECKS.items()])
 def test_a_loader_takes_its_corpus(name: str, check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: starting Atheris for each would take longer than all of it."""
@@ -118,6 +121,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), FOUND)
 @pytest.mark.usefixtures("atheris")
 def test_a_loader_with_a_planted_bug(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +138,7 @@ def test_a_refusal_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (outcome.findings, outcome.failure) == ((), ""), said
 
 
+@pytest.mark.coverage
 def test_the_corpus_is_what_its_script_writes(tmp_path: Path) -> None:
     """In a process of its own: a pickle says equal strings once or twice, by what this process did before."""
     subprocess.run([sys.executable, "-m", "tests.fuzz.seeds", str(tmp_path)], check=True)

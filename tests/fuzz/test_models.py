@@ -74,6 +74,7 @@ def test_a_wrong_gradient_is_found_and_shown(tmp_path, monkeypatch, capsys):
     assert f"replay: python -m tests.fuzz.models --count 1 --seed {SEED_THAT_TRAINS_ALL}" in shown
 
 
+@pytest.mark.slow
 def test_a_network_that_ends_the_process_or_does_not_end_is_one_failure():
     failures = {result.seed: result.failure for result in run([1, 2, 3, 4, 5], go_wrong, longest=5)}
     assert failures == {1: "", 2: "the process ended with code 3", 3: "", 4: "no end after 5 seconds", 5: ""}

@@ -92,6 +92,7 @@ def test_the_reference_is_refused_where_a_window_of_one_row_pools_to_another_cou
     assert why_reference_refuses(conv, 1) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(conv_geometries())
 def test_the_reference_is_refused_exactly_where_the_oracle_has_no_definition(geometry):

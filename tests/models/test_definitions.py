@@ -52,6 +52,7 @@ def test_runs_the_same_twice(definition: Definition) -> None:
         assert 0.01 < output.std() < 20, f"outputs of size {output.std():.1e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("definition", often(DEFINITIONS.values(), FIRST), ids=DEFINITIONS)
 def test_traces(definition: Definition) -> None:
     with warnings.catch_warnings():
@@ -63,6 +64,7 @@ def test_traces(definition: Definition) -> None:
         assert is_ignored(name) or find_operator(name), name
 
 
+@pytest.mark.slow
 @each_definition
 def test_loads_when_saved(definition: Definition, tmp_path: Path) -> None:
     """As torch.save writes it, its classes named as a user would name a package of theirs."""

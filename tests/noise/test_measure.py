@@ -55,6 +55,7 @@ def names(layers: Sequence[LayerNoise]) -> list[str]:
     return [layer.layer for layer in layers]
 
 
+@pytest.mark.slow
 def test_a_layer_alone(case: tuple[nn.Module, Tensor, Tensor, Quality]) -> None:
     model, x, y, quality = case
     layers = quality.measured.layers

@@ -34,6 +34,7 @@ def good(folder: Path) -> list[str]:
     return ["quality", str(folder / "net.pt"), "--data", str(folder / "batch.npz")]
 
 
+@pytest.mark.slow
 def test_table_words_and_picture(capsys: Capture, good: list[str], tmp_path: Path) -> None:
     assert main([*good, "--layers", "4", "--r", "1,2,4", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
@@ -49,6 +50,7 @@ def test_table_words_and_picture(capsys: Capture, good: list[str], tmp_path: Pat
     assert [row["layer"] for row in written["layers"]] == ["1.0", "2.0", "3.0", "4.0"]
 
 
+@pytest.mark.slow
 def test_json_is_the_same_data(capsys: Capture, good: list[str]) -> None:
     assert main([*good, "--layers", "2", "--r", "2", "--batch", "3", "--json", "--cosine", "0.999999"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -125,6 +125,7 @@ def test_fake_shapes_are_the_real_ones(name):
         assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_torch_accepts_the_operator(name):
     torch.library.opcheck(getattr(gf, name).default, EXAMPLES[name])
@@ -158,12 +159,14 @@ def test_an_empty_patch_sums_and_means_to_zero():
     assert gf.patch_mean(x, beyond, beyond)[0, 0, 1].abs().max() == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(conv_geometries())
 def test_the_filtered_backward_equals_the_oracle(geometry):
     check_against_oracle(geometry, "unbiased")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(conv_geometries())
 def test_the_filtered_backward_equals_the_oracle_in_reference_mode(geometry):

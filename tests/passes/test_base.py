@@ -178,6 +178,7 @@ def chain(depth: int) -> Step:
     return filtered(nets.with_head(nets.conv(3), *parts), nets.SHAPE)
 
 
+@pytest.mark.slow
 def test_the_inputs_are_looked_up_as_often_in_a_deep_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Step.placeholders` walks over all of them: once a site would be quadratic."""
     looks: list[int] = []

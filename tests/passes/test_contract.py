@@ -144,6 +144,7 @@ def test_every_pass_fires_in_some_case() -> None:
     assert set().union(ALWAYS, *(case.fire for case in CASES.values())) == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", often(CASES, [name for name in CASES if name not in ZOO]))
 def test_every_pass_keeps_its_promises(name: str) -> None:
     step, fired = CASES[name].make(), set()

@@ -115,6 +115,7 @@ def test_kernels_go_by_their_names(exact: bool) -> None:
     assert step.plan.undrawn == (("pair", "its module has several kernels, each with an input of its own"),)
 
 
+@pytest.mark.slow
 def test_the_drawn_part_of_every_gradient(geometries: Step) -> None:
     """And all of the others, after drawing and after every pass behind it."""
     before = numbers(applied(duplicate(geometries), *UP_TO_DRAWING))

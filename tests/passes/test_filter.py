@@ -28,6 +28,7 @@ def marked_step(conv: nn.Module, r: int, compat: str | None = None):
     return applied(traced(model, (2, 4, 7, 9), request), Canonicalize(), Select())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "r"), [*((name, 2) for name in CONVOLUTIONS), ("strided", 1), ("rectangular", 4)])
 def test_equals_the_marked_operator(name, r):
     step = marked_step(CONVOLUTIONS[name], r)
@@ -37,6 +38,7 @@ def test_equals_the_marked_operator(name, r):
     assert_same_numbers(before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["same", "strided", "depthwise", "dilated"])
 def test_equals_the_marked_operator_in_reference_mode(name):
     step = marked_step(CONVOLUTIONS[name], 2, "reference")

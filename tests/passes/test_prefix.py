@@ -115,6 +115,7 @@ def test_multiply_adds_are_counted() -> None:
     assert prefix.share == pytest.approx(prefix.multiply_adds / prefix.step_multiply_adds)
 
 
+@pytest.mark.slow
 def test_batch_statistics_end_it() -> None:
     torch.manual_seed(0)
     body = [conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 16, stride=4), nn.BatchNorm2d(16), nn.ReLU(), conv(16, 8)]
@@ -126,6 +127,7 @@ def test_batch_statistics_end_it() -> None:
     assert prefix.multiply_adds == 4 * (256 * 3 * 8 + 16 * 8 * 16) * 9
 
 
+@pytest.mark.slow
 def test_random_numbers_end_it() -> None:
     body = [conv(3, 8, stride=4), nn.ReLU(), nn.Dropout(0.5), conv(8, 16), nn.ReLU(), conv(16, 8)]
     step = rewritten(with_head(*body, shape=SHAPE), layers=1, dropout=True)

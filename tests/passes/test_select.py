@@ -42,6 +42,7 @@ def test_marks_the_planned_layer():
     assert step.refusals == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conv", "r"),
     [
@@ -118,6 +119,7 @@ def test_refuses_what_is_not_an_ordinary_2d_convolution(model, shape, layer, rea
     assert not nodes(step, MARKED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conv", "r", "reason"),
     [

@@ -409,6 +409,7 @@ def assert_shapes_are_true(step: Step) -> None:
             assert node.meta["val"].shape == value.shape, node.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", often([*NETS, *MATERIALISING], [*OFTEN, *MATERIALISING]))
 def test_numbers_and_what_remains(name):
     """Float64 in eager before and after, here and through the passes behind; the log of what remains, and its truth."""
@@ -445,6 +446,7 @@ def test_sinks_through_a_join():
     assert remaining(step) == ()
 
 
+@pytest.mark.slow
 def test_more_joins_than_allowed():
     """One term a join: beyond the limit the gradient is kept, once, and the numbers stay."""
     step = case(stem, *[lambda: Residual(conv())] * (MOST_TERMS + 1)).step()
@@ -488,6 +490,7 @@ def test_an_exact_step_sums_patches_no_less():
     assert_same_numbers(before, numbers(Sink().run(step)), relative=REORDERED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("batchnorm", ["eval", "train"])
 def test_any_batch(batch, batchnorm):

@@ -47,6 +47,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_stay(case):
     step = traced(Moving(CASES[case]), SHAPE, Request(layers=1, exact=True))

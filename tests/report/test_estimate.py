@@ -57,6 +57,7 @@ def report(analysis: Analysis) -> Report:
     return make_report(analysis)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_shapes(analysis: Analysis) -> None:
     """The frozen convolution, with its folded batch norm as a bias and its ReLU: a sum of 27 products a value."""
     costs = {
@@ -115,6 +116,7 @@ def test_it_is_always_named(report: Report) -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_figures_no_estimate() -> None:
     estimate = make_estimate(analyse_for(find_target("native")))
     reason = "target 'native' has no published peak and bandwidth in its file"

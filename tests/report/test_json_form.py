@@ -89,6 +89,7 @@ def inside(data: Any) -> Iterator[tuple[Any, Any]]:
             yield from inside(data[key])
 
 
+@pytest.mark.slow
 def test_the_keys_are_those_of_the_golden_file(reports: dict[str, Report]) -> None:
     found = "".join(f"{key}\n" for key in dict.fromkeys(keys_of(as_data(reports["full"]))))
     if os.environ.get("GF_UPDATE_GOLDEN") == "1":

@@ -37,6 +37,7 @@ def report_of(model: str, layers: int) -> SurveyReport:
     return survey_report(survey_of(model), plan, plan.refused, (1, 3, 224, 224))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layers", "exact", "filtered"),
     [

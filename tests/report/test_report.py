@@ -43,6 +43,7 @@ def report(analysis: Analysis) -> Report:
     return make_report(analysis)
 
 
+@pytest.mark.slow
 def test_it_is_json(report: Report) -> None:
     again = json.loads(json.dumps(as_data(report), allow_nan=False))
     assert {"plan", "layers", "memory", "refusals", "passes", "versions"} <= set(again)
@@ -163,6 +164,7 @@ def test_flops_for_people(count: int, text: str) -> None:
     assert in_flops(count) == text
 
 
+@pytest.mark.slow
 def test_drawn_channels() -> None:
     """Counted by hand: 3 of 12 pairs of channels, 6 of 24, and a head that is updated whole."""
     shares = {"3.0": 0.25, "4.0": 0.25}

@@ -27,6 +27,7 @@ from .conftest import FLAGS, HERE, RUNTIME, Build, build_id_of, weights
 OK, ARGUMENT, FILE, FORMAT, CHECKSUM, MISMATCH = range(6)
 
 
+@pytest.mark.slow
 def test_the_library_describes_itself_as_the_manifest_does(build: Build) -> None:
     folder = build()
     assert_described(folder)
@@ -96,6 +97,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
     path.write_bytes(change(path.read_bytes()))
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_what_was_compiled(build: Build, tmp_path: Path) -> None:
     def refused(folder: Path, code: int) -> str:
         assert not c.gf_step_open(str(folder).encode(), 1)
@@ -267,6 +269,7 @@ def test_a_checkpoint_is_held_by_one_step(build: Build, tmp_path: Path) -> None:
     assert c.error() == "gf_step_hold: the step or the path is NULL"
 
 
+@pytest.mark.slow
 def test_changed_files_under_the_sanitizers(build: Build, tmp_path: Path) -> None:
     """A checkpoint with every byte changed and every byte cut off; `make fuzz` changes all files at random."""
     program = tmp_path / "flip_checkpoint"

@@ -50,6 +50,7 @@ def test_flips_of_a_manifest_without_a_checksum(whole: Path) -> None:
     assert_harmless(try_each(whole, draw_flips(whole / "manifest.json", FLIPS)), FLIPS // 2)
 
 
+@pytest.mark.slow
 @each_file
 def test_gf_train_refuses_every_flip(whole: Path, trainer: Path, name: str, flips: int) -> None:
     shutil.copy(trainer, whole)

@@ -88,6 +88,7 @@ def test_a_bad_loss_over_a_finite_state(build: Build, batch: Batch, tmp_path: Pa
         assert c.gf_step_save(handle, str(tmp_path / "ckpt").encode(), ctypes.byref(progress)) == 0, c.error()
 
 
+@pytest.mark.slow
 def test_an_optimizer_state_that_is_not_finite(build: Build, batch: Batch, tmp_path: Path) -> None:
     with Step.load(build("SWOLLEN")) as step:
         assert warned(step, *batch, lr=0.05) == []
@@ -114,6 +115,7 @@ def test_every_place_of_a_tensor_is_looked_at(build: Build, tmp_path: Path, bad:
         step.save_checkpoint(tmp_path / "ckpt")
 
 
+@pytest.mark.slow
 def test_features_warn_as_samples_do(build: Build, batch: Batch, tmp_path: Path) -> None:
     with Step.load(build("GF_FEATURES")) as step, step.open_cache(tmp_path / "cache", 4) as cache:
         cache.train(*batch, np.arange(4), lr=1e30)
@@ -125,6 +127,7 @@ def test_features_warn_as_samples_do(build: Build, batch: Batch, tmp_path: Path)
         assert "parameter 'fc.weight' is not finite after step 3" in refusal(step, tmp_path / "ckpt")
 
 
+@pytest.mark.slow
 def test_finite_numbers_of_every_type(tmp_path: Path) -> None:
     """The bits that gf_finite.c looks at, against numpy: all half floats, and the edges of the others."""
     source = '#include "gf_finite.c"\n__attribute__((visibility("default"))) int ask(int type, const char *at);\n'

@@ -112,6 +112,7 @@ def edited(folder: Path, change: Change) -> dict[str, Any]:
     return {"manifest": manifest}
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said(whole: Path) -> None:
     expected = [f"{REFUSED}'{whole / 'manifest.json'}': {text}; {AGAIN}" for _, text in SHAPELESS]
     start = f"{REFUSED}'{whole}': the manifest and the library disagree about"
@@ -145,6 +146,7 @@ def edit_somewhere(manifest: Any, draw: random.Random) -> None:
         node[other] = copy.deepcopy(node[key])
 
 
+@pytest.mark.slow
 def test_anything_anywhere(whole: Path) -> None:
     """400 random edits: refused, or of no effect on what is computed."""
     draw = random.Random(0)
@@ -152,6 +154,7 @@ def test_anything_anywhere(whole: Path) -> None:
     assert_harmless(try_each(whole, variants), 200)
 
 
+@pytest.mark.slow
 def test_anything_anywhere_in_gf_train(whole: Path) -> None:
     """It reads less of a manifest: an edit is refused in one line, or it trains as without."""
     program, draw = link_trainer(whole), random.Random(1)

@@ -253,6 +253,7 @@ def test_labels_out_of_range_and_other_data(classifier: Path, tmp_path: Path) ->
     assert "was made with 6 samples" in run(program, *options(tmp_path), code=1)
 
 
+@pytest.mark.slow
 def test_under_the_sanitizers(artifact: Path, data: Data, tmp_path: Path) -> None:
     """Training, resuming, evaluation, and files that are cut off anywhere."""
     try:

@@ -195,6 +195,7 @@ def test_an_interrupted_run_keeps_nothing_that_exploded(artifact: Path, data: Da
     assert (tmp_path / "run.ckpt").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("define", "text"),
     [

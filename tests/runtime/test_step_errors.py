@@ -251,6 +251,7 @@ def test_a_failing_kernel(build: Build, threads: int, sample: int) -> None:
         assert step.steps == 1
 
 
+@pytest.mark.slow
 def test_workspace_planned_too_small(build: Build) -> None:
     with Step.load(build("GREEDY")) as step:
         assert text_of(step.predict, X) == (

@@ -175,6 +175,7 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
+@pytest.mark.slow
 def test_torch_takes_the_state_dict_and_gives_tensors(build: Build) -> None:
     """In a process of its own, so that the other tests stay free of torch."""
     pytest.importorskip("torch")

@@ -89,6 +89,7 @@ def test_a_forked_child_trains_on(build: Build, batch: Batch) -> None:
     assert [step.train(*batch) for _ in range(5)] == expected  # the parent is where it was
 
 
+@pytest.mark.slow
 def test_fork_while_other_threads_train(build: Build, batch: Batch) -> None:
     step, stop = Step.load(build(), threads=2), threading.Event()
 
@@ -155,6 +156,7 @@ def test_c_interface_refuses_nonsense(library: Callable[..., Path]) -> None:
     c.gf_step_destroy(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize(
     ("main", "others"),

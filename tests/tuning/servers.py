@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from gfcompile.errors import UserError
 from gfcompile.tuning.tracker import Tracker
 from tests.missing import skip_for_want
 
 HOST = "127.0.0.1"
+_WITHOUT_TORCH = str(Path(__file__).with_name("on_boards"))
 _PATIENCE_SECONDS = 300.0  # for a process to start: a server under qemu, on a busy machine
 
 
@@ -61,7 +63,7 @@ def running_tracker() -> Iterator[Tracker]:
     command = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--silent", f"--host={HOST}"]
     command += [f"--port={port}", f"--port-end={port + 1}"]
     tracker = Tracker(HOST, port)
-    with running(command, {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}) as process:
+    with running(command, _environment()) as process:
         wait_until(lambda: answers(tracker), process)
         yield tracker
 
@@ -82,10 +84,14 @@ def running_boards(
         for _ in range(count):
             port = free_port()
             place = [f"--port={port}", f"--port-end={port + 1}"]
-            variables = environment or {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
-            boards.append(stack.enter_context(running([*command, *place], variables)))
+            boards.append(stack.enter_context(running([*command, *place], environment or _environment())))
         wait_until(lambda: tracker.count_boards()[key] == count, *boards)
         yield boards
+
+
+def _environment() -> dict[str, str]:
+    """A board has TVM's runtime and no PyTorch."""
+    return {**os.environ, "TVM_USE_RUNTIME_LIB": "1", "PYTHONPATH": _WITHOUT_TORCH}
 
 
 def answers(tracker: Tracker) -> bool:

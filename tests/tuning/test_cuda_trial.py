@@ -81,6 +81,7 @@ def build_here(function: tirx.PrimFunc, candidate: tirx.PrimFunc, folder: Path, 
     return build_trial(function, candidate, schedule(function, HERE), HERE, folder, kind)
 
 
+@pytest.mark.slow
 def test_another_tile_computes_the_same(gpu: EmulatedGpu, tmp_path: Path) -> None:
     built = build_here(PRODUCT, as_decided(PRODUCT, tile=(16, 16, 2, 2), depth=16), tmp_path)
     log = tmp_path / "calls.txt"
@@ -92,11 +93,13 @@ def test_another_tile_computes_the_same(gpu: EmulatedGpu, tmp_path: Path) -> Non
     assert calls.splitlines()[-1] == "end: 0 allocations, 0 modules, 0 streams, 0 contexts"
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_told(gpu: EmulatedGpu, tmp_path: Path) -> None:
     built = build_here(scaled(2.0), schedule(scaled(2.5), HERE), tmp_path)
     assert gpu.run(built).error == pytest.approx(0.25, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_several_launches_hand_on_a_workspace(gpu: EmulatedGpu, tmp_path: Path) -> None:
     """Candidate and reference have their own, or none at all."""
     pooled = kernel(lambda x: kernels.adaptive_avg_pool2d(x, (1, 1)), (2, 16, 16, 24))
@@ -118,11 +121,13 @@ def edited(folder: Path, change: Callable[[str], str]) -> Path:
     return trial.link_trial(function, candidate, reference, HERE, folder, "program")
 
 
+@pytest.mark.slow
 def test_an_element_that_no_thread_writes_shows(gpu: EmulatedGpu, tmp_path: Path) -> None:
     built = edited(tmp_path, lambda text: text.replace("gf_cuda_launch(0, 4,", "gf_cuda_launch(0, 3,"))
     assert gpu.run(built).error == float("inf")
 
 
+@pytest.mark.slow
 def test_a_launch_that_the_driver_refuses_is_a_failure(gpu: EmulatedGpu, tmp_path: Path) -> None:
     built = edited(
         tmp_path, lambda text: text.replace("gf_cuda_launch(0, 4, 1, 1, 256,", "gf_cuda_launch(0, 4, 1, 1, 2048,")
@@ -133,12 +138,14 @@ def test_a_launch_that_the_driver_refuses_is_a_failure(gpu: EmulatedGpu, tmp_pat
         gpu.run(built)
 
 
+@pytest.mark.slow
 def test_a_fault_on_the_device_is_a_failure(gpu: EmulatedGpu, tmp_path: Path) -> None:
     built = build_here(scaled(2.0), schedule(scaled(2.0), HERE), tmp_path)
     with pytest.raises(TrialFailed, match=r"^the reference failed: a kernel failed on the device: CUDA_ERROR_"):
         gpu.run(built, fail="cuStreamSynchronize=700@1")
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
     built = build_here(scaled(2.0), schedule(scaled(2.0), HERE), tmp_path)
     bare = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
@@ -160,6 +167,7 @@ print(text.value.decode())
 """
 
 
+@pytest.mark.slow
 def test_a_library_runs_more_than_once(gpu: EmulatedGpu, tmp_path: Path) -> None:
     """As a board's server loads it."""
     built = build_here(scaled(2.0), schedule(scaled(3.0), HERE), tmp_path, "library")
@@ -168,6 +176,7 @@ def test_a_library_runs_more_than_once(gpu: EmulatedGpu, tmp_path: Path) -> None
     assert read_measurement(done.stdout).error == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_ptxas_refuses_is_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gfcompile.codegen.cuda import module
 
@@ -191,6 +200,7 @@ def test_a_reference_must_not_be_compiled_apart(tmp_path: Path) -> None:
         build_trial(scaled(2.0), schedule(scaled(2.0), HERE), compiled, HERE, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_jetson_s_library_is_for_its_processor_and_its_glibc(tmp_path: Path) -> None:
     """The linker's own check refuses symbols above 2.17."""
     scheduled = schedule(PRODUCT, NANO)

@@ -64,6 +64,7 @@ def test_a_database_in_memory_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @given(st.lists(any_record(), max_size=4))
 def test_any_record_comes_back(tmp_path_factory: pytest.TempPathFactory, records: list[Record]) -> None:
     path = tmp_path_factory.mktemp("any") / "t.jsonl"
@@ -74,6 +75,7 @@ def test_any_record_comes_back(tmp_path_factory: pytest.TempPathFactory, records
     assert all(line.count(b"\n") == 1 and line.isascii() for line in lines)
 
 
+@pytest.mark.slow
 @given(st.lists(any_record(), min_size=1, max_size=3), st.data())
 def test_a_cut_loses_one_record_and_the_next_is_safe(
     tmp_path_factory: pytest.TempPathFactory, records: list[Record], data: st.DataObject

@@ -59,6 +59,7 @@ def test_a_ratio_is_the_median_and_a_range_that_noise_does_not_leave() -> None:
     assert 0.9 < np.mean([each.low <= 1 <= each.high for each in found]) < 0.99
 
 
+@pytest.mark.slow
 def test_nothing_tuned_is_nothing_to_compare(lowered: Lowered) -> None:
     assert compare_in_step(lowered, NATIVE, Databases(())) == {}
 

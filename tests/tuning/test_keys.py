@@ -46,6 +46,7 @@ def test_shapes_of_the_same_small_numbers_differ() -> None:
     assert all(len(each) == 16 and int(each, 16) >= 0 for each in hashes)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_hash() -> None:
     """Objects lie elsewhere there: sixteen of them made before, other seeds."""
     child = (

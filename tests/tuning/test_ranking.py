@@ -117,6 +117,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> WholeRanking:
     return WholeRanking(found, database, path, seen)
 
 
+@pytest.mark.slow
 def test_ranked_records_say_what_they_are(whole: WholeRanking) -> None:
     found, database = whole.found, whole.database
     assert found.trials == len(database.records) > 20
@@ -142,6 +143,7 @@ def test_the_compiler_uses_no_ranked_record(whole: WholeRanking) -> None:
         assert database.best(kernel_hash(PRODUCT), target_key(NANO), allow_emulated) is None
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_ranked_again(whole: WholeRanking) -> None:
     database = Database(records=list(whole.database.records))
     second = rank([task(PRODUCT)], NANO, database, Budget())
@@ -150,6 +152,7 @@ def test_what_is_known_is_not_ranked_again(whole: WholeRanking) -> None:
     assert second.score == whole.found.score
 
 
+@pytest.mark.slow
 def test_the_budget_goes_to_what_takes_longest() -> None:
     database = Database()
     small = kernel(lambda a, b: kernels.matmul(a, b, False, False), (64, 64), (64, 64))
@@ -164,6 +167,7 @@ def test_a_kernel_without_choices_or_calls_is_left_alone() -> None:
     assert found.score == 1
 
 
+@pytest.mark.slow
 def test_one_that_spills_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assemble = ranking.assemble
 
@@ -185,6 +189,7 @@ def test_one_that_spills_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPa
     assert all(record.score is None for record in database.records if record.failure)
 
 
+@pytest.mark.slow
 def test_one_that_no_gpu_takes_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """They share a source: it is cut in halves until the bad one is alone."""
     wide = kernel(lambda x: te.compute(x.shape, lambda i, j: x[i, j] + 1.0), (70_000, 40_000))
@@ -217,12 +222,14 @@ def test_nothing_is_ranked_by_figures_that_nobody_published() -> None:
         rank([], find_target("rpi3"), Database(), Budget())
 
 
+@pytest.mark.slow
 def test_a_convolution_is_ranked_for_another_gpu() -> None:
     found = rank([task(convolution(8, 28, 64, 64))], ORIN, Database(), Budget(trials=6))
     assert found.trials == 6
     assert found.kernels[0].failures == 0
 
 
+@pytest.mark.slow
 def test_the_command_ranks_where_there_is_no_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path / "step", [task(convolution())], "jetson-nano")
     db = tmp_path / "ranked.jsonl"

@@ -31,6 +31,7 @@ EXPECTED = Measurement(0.5, (TURNS, 2.0), (BLOCK_SECONDS, 4.0))  # as stand_in_c
 ENOUGH = 120.0  # seconds for what takes none
 
 
+@pytest.mark.slow
 def test_answer_comes_back(pair: Callable[..., RpcRunner], build: Builder) -> None:
     runner = pair()
     assert runner.boards() == 2
@@ -142,6 +143,7 @@ def test_board_that_is_gone_before_it_is_called(
         pair().run(build("ANSWER"), ENOUGH)
 
 
+@pytest.mark.slow
 def test_board_lost_during_a_trial(tracker: Tracker, board: Process, build: Builder, notes: Path) -> None:
     runner = RpcRunner(tracker.host, tracker.port, "board", "measured", patience=0)
     with ThreadPoolExecutor(1) as threads:
@@ -157,6 +159,7 @@ def test_board_lost_during_a_trial(tracker: Tracker, board: Process, build: Buil
             ask()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("board")
 def test_trial_ends_with_its_session(tracker: Tracker, build: Builder, notes: Path) -> None:
     runner = RpcRunner(tracker.host, tracker.port, "board", "measured")

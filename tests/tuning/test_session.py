@@ -225,6 +225,7 @@ def test_a_lucky_one_does_not_win_by_less_noise(start: Start) -> None:
     assert runner.count(with_turns(8)) == 6
 
 
+@pytest.mark.slow
 def test_what_is_best_is_tried_on_kernels_that_are_alike(start: Start) -> None:
     tasks = [task(product(), "often", calls=100), task(product(2.0), "rare"), task(convolution(), "other")]
     database = Database()
@@ -235,6 +236,7 @@ def test_what_is_best_is_tried_on_kernels_that_are_alike(start: Start) -> None:
     assert key_of(of["often"][0]) == key_of(of["rare"][0]) == with_turns(8).key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "is_news"), [(1.5, True), (1.1, False)])
 def test_what_gains_much_is_news_to_other_shapes_of_its_template(start: Start, ratio: float, is_news: bool) -> None:
     """Each takes of it what is an option there: the turns, and not a tile of other rows."""
@@ -250,6 +252,7 @@ def test_what_gains_much_is_news_to_other_shapes_of_its_template(start: Start, r
     assert first.decisions["tile"] in other.usual.options["tile"]
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_where_another_ended(start: Start) -> None:
     table = by_turns({8: 1.5, 5: 1.2})
     database = Database()

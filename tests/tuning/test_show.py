@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_a_time_of_an_emulator_is_never_shown() -> None:
     assert "emulated" in shown
 
 
+@pytest.mark.slow
 @given(st.lists(any_record(), max_size=4))
 def test_any_database_is_shown(records: list[Record]) -> None:
     assert show_text(Database(records=records))

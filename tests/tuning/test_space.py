@@ -119,6 +119,7 @@ class Asked(Choices):
         return proposed
 
 
+@pytest.mark.slow
 def test_every_template_that_asks_has_an_example() -> None:
     named = {name.partition("-")[0] for name in KERNELS}
     assert {choose_schedule(function, NATIVE)[0] for function in KERNELS.values()} == named
@@ -156,6 +157,7 @@ def test_unasked_it_is_what_the_compiler_does(function: tirx.PrimFunc, drawn: Dr
     assert same(scheduled, drawn.function) == (usual == drawn.candidate.template)
 
 
+@pytest.mark.slow
 @EACH
 def test_every_candidate_computes_the_same(function: tirx.PrimFunc, drawn: Drawn) -> None:
     want = compute(function, schedule(function, NATIVE))

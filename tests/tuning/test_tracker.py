@@ -21,6 +21,7 @@ def test_no_tracker() -> None:
     assert str(refusal.value) == f"--rpc 127.0.0.1:{port}: {problem}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "text"),
     [

@@ -173,6 +173,7 @@ def test_a_type_without_a_comparison_is_a_failure(tmp_path: Path) -> None:
         build_trial(function, function, function, NATIVE, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_library_holds_trials_of_its_own(tmp_path: Path) -> None:
     """Two in a process, with names open to each other: each runs its own kernels, more than once."""
     errors = []
@@ -202,6 +203,7 @@ def test_a_reference_is_compiled_once(tmp_path: Path) -> None:
     assert reference.object.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_board_s_trial_runs_under_its_emulator(tmp_path: Path) -> None:
     board = find_target("rpi3")
     if shutil.which(board.emulator[0]) is None:

@@ -192,6 +192,7 @@ def test_kernels_of_an_artifact_come_back(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_a_session_says(capsys: Capture, folder: Path) -> None:
     db = folder / "db.jsonl"
     assert tune(folder, "--trials", 3, "--db", db) == 0
