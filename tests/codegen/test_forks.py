@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import resource
+import select
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +36,38 @@ def no_copy_is_left() -> Iterator[None]:
     assert list_children() <= before
 
 
+def do_all_three(folder: Path) -> None:
+    """All that there is, with pieces of work that check that they are done."""
+    with in_background(lambda: None), promised(lambda: "answer") as result:
+        assert result() == "answer"
+        share_out(6, lambda number: (folder / str(number)).touch(), lambda number: (folder / str(number)).exists())
+    assert len(list(folder.iterdir())) == 6
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < 20
+        time.sleep(0.01)
+
+
+def is_working(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def fork_to(work: Callable[[], object]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
 def test_every_piece_is_done_once_and_by_several(tmp_path: Path) -> None:
     def work(number: int) -> None:
         time.sleep(0.01)
@@ -47,6 +84,10 @@ def test_more_pieces_than_a_pipe_holds(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(forks, "_AT_ONCE", 7)
     share_out(20, lambda number: (tmp_path / str(number)).touch(), lambda number: (tmp_path / str(number)).exists())
     assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_a_pipe_of_one_page_is_enough() -> None:
+    assert forks._AT_ONCE * forks._NUMBER.size <= select.PIPE_BUF
 
 
 @pytest.mark.parametrize("end", ["raises", "is killed", "is stuck"])
@@ -101,6 +142,110 @@ def test_a_promise_that_a_copy_breaks_is_kept_here(monkeypatch: pytest.MonkeyPat
 
     with promised(work) as result:
         assert result() == "made here"
+
+
+def test_an_answer_that_is_cut_short_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, whole = os.getpid(), forks._checked
+
+    def checked(content: bytes) -> bytes:
+        return whole(content) if os.getpid() == here else whole(content)[: len(content) // 2]
+
+    monkeypatch.setattr(forks, "_checked", checked)
+    with promised(lambda: "x" * 1_000_000) as result:
+        assert result() == "x" * 1_000_000
+
+
+def test_a_promise_ends_with_who_wanted_it(tmp_path: Path) -> None:
+    def work() -> bytes:
+        (tmp_path / "new").write_text(str(os.getpid()))
+        (tmp_path / "new").rename(tmp_path / "pid")
+        return bytes(1_000_000)  # more than the pipe holds
+
+    def host() -> None:
+        with promised(work):
+            time.sleep(60)
+
+    pid = fork_to(host)
+    wait_for((tmp_path / "pid").exists)
+    copy = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    wait_for(lambda: not is_working(copy))
+
+
+def test_copies_take_nothing_more_when_who_shared_is_dead(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        time.sleep(0.1)
+        (tmp_path / str(number)).write_text(str(os.getpid()))
+
+    pid = fork_to(lambda: share_out(300, work, lambda number: (tmp_path / str(number)).exists()))
+    wait_for(lambda: len(list(tmp_path.iterdir())) > 5)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    copies = {int(path.read_text() or pid) for path in tmp_path.iterdir()} - {pid}
+    assert copies
+    wait_for(lambda: not any(map(is_working, copies)))
+    assert len(list(tmp_path.iterdir())) < 50
+
+
+def test_without_room_for_a_copy_everything_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "fork", fork)
+    do_all_three(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_where_the_system_waits_for_children(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        do_all_three(tmp_path)
+        with in_background(lambda: time.sleep(60)):
+            pass
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_where_more_files_are_open_than_select_can_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, pipe = resource.getrlimit(resource.RLIMIT_NOFILE), os.pipe
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, max(2048, limits[1])))
+    except ValueError:
+        pytest.skip("this user may not open 2048 files")
+
+    def high_pipe() -> tuple[int, int]:
+        low = pipe()
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 1024) for end in low]
+        for end in low:
+            os.close(end)
+        return high[0], high[1]
+
+    monkeypatch.setattr(os, "pipe", high_pipe)
+    try:
+        do_all_three(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_ctrl_c_at_the_fork_ends_the_copy_and_never_unwinds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, fork = os.getpid(), os.fork
+
+    def interrupted() -> int:
+        pid = fork()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        return pid
+
+    monkeypatch.setattr(os, "fork", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt), in_background(lambda: time.sleep(60)):
+            pass
+    finally:
+        if os.getpid() != here:  # else the tests would go on in it
+            (tmp_path / "unwound").touch()
+            os._exit(1)
+    assert not (tmp_path / "unwound").exists()
 
 
 def test_background_work_is_stopped_at_the_end(tmp_path: Path) -> None:
