@@ -143,7 +143,6 @@ def compile_tasks(
     missing.reverse()  # whoever compiles ahead begins at the front
     share_out(len(missing), make_numbered, is_made)
     progress(len(tasks), len(tasks), "")
-    scheduler.store.trim()
 
 
 def make_object(task: Task, scheduler: Scheduler) -> bytes:

@@ -13,17 +13,17 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gfcompile.codegen.compiled import cache_folder
+from gfcompile.codegen.compiled import LONGEST, cache_folder
 from gfcompile.errors import UserError
 from gfcompile.settings.text import read_bytes
 
 LIMIT = "GFCOMPILE_CACHE_LIMIT"
 DEFAULT_LIMIT = "512MB"
 KEPT = 0.8  # of the limit, after some had to go: so that not every compile has to look for what is old
-LONGEST = 3600  # seconds that a write may take: what lies there longer unfinished belongs to a process that was killed
+UNSEEN = 0.1  # of the limit, that a process writes between one look at all there is and the next
 _CHECKSUM = hashlib.sha256().digest_size
 _UNFINISHED = ".new."
 
@@ -40,11 +40,15 @@ def open_store() -> Store:
 
 @dataclass
 class Store:
-    """Entries by key, in a folder of at most so many bytes once it was trimmed. Those used last stay."""
+    """Entries by key, in a folder of at most so many bytes once it was trimmed. Those used last stay.
+
+    Who writes trims: at its first entry and now and then. Who only reads never looks at what else there is.
+    """
 
     folder: Path
     limit: int
     is_open: bool = True
+    _unseen: float = field(default=0, repr=False)  # bytes to write before the next look
 
     def read(self, key: str) -> bytes | None:
         """What was kept under this key, whole."""
@@ -65,8 +69,8 @@ class Store:
         return content
 
     def holds(self, key: str) -> bool:
-        """Whether there is something to read, as far as can be told without reading it."""
-        return self.is_open and self._place(key).exists()
+        """Whether there is something that we may read, as far as can be told without reading it."""
+        return self.is_open and os.access(self._place(key), os.R_OK)
 
     def write(self, key: str, content: bytes) -> None:
         """Keep it. The first failure ends that: the disk is full, or not for us to write on."""
@@ -78,12 +82,16 @@ class Store:
             handle, unfinished = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)
+            self._unseen -= _bytes_on_disk(os.stat(unfinished))
             Path(unfinished).replace(path)
         except OSError:
             self.is_open = False
             if unfinished is not None:
                 with contextlib.suppress(OSError):
                     Path(unfinished).unlink()
+        if self._unseen < 0:
+            self._unseen = self.limit * UNSEEN
+            self.trim()
 
     def trim(self) -> None:
         """Remove what was not used for longest until the limit holds, and what killed processes left unfinished."""
@@ -105,10 +113,16 @@ class Store:
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """(last use, bytes, file)"""
-        for path in self.folder.glob("*/*"):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                yield status.st_mtime, status.st_size, path
+        with contextlib.suppress(OSError):  # the folder was removed meanwhile: then there is nothing to trim
+            for path in self.folder.glob("*/*"):
+                with contextlib.suppress(OSError):
+                    status = path.stat()
+                    yield status.st_mtime, _bytes_on_disk(status), path
+
+
+def _bytes_on_disk(status: os.stat_result) -> int:
+    """The disk gives whole blocks, to what is known of a schedule 4 KB for 100 bytes."""
+    return max(status.st_size, status.st_blocks * 512)
 
 
 NO_STORE = Store(Path(), 0, is_open=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from gfcompile.codegen.compiled import cache_folder, compile_once
+from gfcompile.codegen.compiled import LONGEST, cache_folder, compile_once
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,26 @@ def test_a_failure_leaves_nothing(files: tuple[Path, Path], cache: Path) -> None
         make(files)
     assert "error" in caught.value.stderr
     assert list(cache.iterdir()) == []
+
+
+def test_what_killed_processes_left_is_swept(files: tuple[Path, Path], cache: Path) -> None:
+    left = [cache / name for name in ("tmpold", "tmpyoung")]
+    for folder in left:
+        (folder / "objects").mkdir(parents=True)
+    os.utime(left[0], (time.time() - LONGEST - 1,) * 2)
+    made, _ = make(files)
+    assert {path.name for path in cache.iterdir()} == {"tmpyoung", made.parent.name}
+
+
+def test_a_chosen_cache_needs_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_folder("objects") == tmp_path / "cache" / "objects"
+    monkeypatch.delenv("GFCOMPILE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("objects") == tmp_path / "gfcompile" / "objects"
 
 
 def test_where_no_cache_can_be(files: tuple[Path, Path], cache: Path) -> None:

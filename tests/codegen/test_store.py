@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gfcompile.codegen.store import KEPT, LONGEST, NO_STORE, Store, open_store
+from gfcompile.codegen.compiled import LONGEST
+from gfcompile.codegen.store import KEPT, NO_STORE, UNSEEN, Store, open_store
 from gfcompile.errors import UserError
 
 KEY, OTHER = "ab" + "0" * 62, "cd" + "1" * 62
@@ -19,7 +20,11 @@ KEY, OTHER = "ab" + "0" * 62, "cd" + "1" * 62
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "kernels", 10_000)
+    return Store(tmp_path / "kernels", 40_000)
+
+
+def bytes_on_disk(store: Store) -> int:
+    return sum(max(path.stat().st_size, path.stat().st_blocks * 512) for path in files(store))
 
 
 def files(store: Store) -> list[Path]:
@@ -84,14 +89,16 @@ def test_where_no_folder_can_be_made(tmp_path: Path) -> None:
 
 def test_what_was_used_last_stays(store: Store) -> None:
     keys = [f"{number:02}" + "f" * 62 for number in range(12)]
+    store.limit = 1_000_000
     for age, key in enumerate(reversed(keys)):
-        store.write(key, bytes(1000))
+        store.write(key, bytes(100))  # and the rest of a block
         os.utime(store.folder / key[:2] / key, (time.time() - 100 - age,) * 2)
     oldest = keys[0]
     assert store.read(oldest) is not None  # used: now it is the youngest
+    store.limit = bytes_on_disk(store) - 1
     store.trim()
     left = files(store)
-    assert sum(path.stat().st_size for path in left) <= KEPT * store.limit
+    assert 0.5 * store.limit < bytes_on_disk(store) <= KEPT * store.limit
     assert {path.name for path in left} == {oldest, *keys[-len(left) + 1 :]}
 
 
@@ -103,6 +110,52 @@ def test_within_the_limit_nothing_goes_but_what_was_never_finished(store: Store)
     os.utime(old, (time.time() - LONGEST - 1,) * 2)
     store.trim()
     assert sorted(path.name for path in files(store)) == [".new.young", KEY]
+
+
+def test_who_writes_trims_at_once_and_now_and_then(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(Store, "trim", lambda _: looks.append(len(files(store))))
+    each = 4096
+    store.limit = int(5 * each / UNSEEN)
+    assert store.read(KEY) is None
+    assert not store.holds(KEY)
+    assert looks == []
+    for number in range(14):
+        store.write(f"{number:02}" + "f" * 62, bytes(each - 32))
+    assert looks == [1, 7, 13]
+
+
+def test_a_process_after_another_keeps_the_limit(store: Store) -> None:
+    for number in range(30):
+        Store(store.folder, store.limit).write(f"{number:02}" + "f" * 62, bytes(4000))
+        assert bytes_on_disk(store) <= store.limit
+
+
+def test_a_folder_that_goes_while_it_is_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> Any:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(Path, "glob", gone)
+    store.write(KEY, b"code")
+    assert store.read(KEY) == b"code"
+
+
+@pytest.mark.parametrize("closed", ["the entry", "its folder"])
+def test_what_may_not_be_read_is_not_held(store: Store, closed: str) -> None:
+    store.write(KEY, b"code")
+    (path,) = files(store)
+    (path if closed == "the entry" else path.parent).chmod(0)
+    somebody = os.fork()
+    if somebody == 0:
+        try:
+            if os.getuid() == 0:  # who may read everything
+                os.setuid(65534)
+            os._exit(17 if store.holds(KEY) is False and store.read(KEY) is None else 1)
+        finally:
+            os._exit(2)
+    ended = os.waitpid(somebody, 0)[1]
+    path.parent.chmod(0o700)
+    assert os.waitstatus_to_exitcode(ended) == 17
 
 
 def test_two_that_write_at_once_and_are_killed_leave_whole_entries(store: Store) -> None:
