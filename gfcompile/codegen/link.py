@@ -173,8 +173,8 @@ def _compiled(inputs: Sequence[Path], compiler: Sequence[str], flags: Sequence[s
     command = [*compiler, *FLAGS, *for_c, f"-I{RUNTIME}"]
     try:
         return [*rest, *compile_once(command, _identity(tuple(compiler)), own, sorted(RUNTIME.rglob("*.h")))]
-    except OSError:
-        return list(inputs)  # no cache can be written: everything is compiled each time
+    except (OSError, subprocess.CalledProcessError):
+        return list(inputs)  # no cache can be written, perhaps for a full disk: all is compiled again, or fails again
 
 
 @cache

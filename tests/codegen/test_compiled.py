@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gfcompile.codegen.compiled import LONGEST, cache_folder, compile_once
+from gfcompile.codegen.link import link_executable, trainer_sources
+from gfcompile.targets import find_target
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +84,15 @@ def test_where_no_cache_can_be(files: tuple[Path, Path], cache: Path) -> None:
     cache.parent.write_text("a file where the folder should be")
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
         make(files)
+
+
+def test_a_full_disk_under_the_cache_alone(tmp_path: Path, cache: Path) -> None:
+    """The C compiler is who cannot write there; what can be linked without the cache is linked."""
+    compiler, program = tmp_path / "full-cc", tmp_path / "program"
+    script = f'case "$*" in *{cache}*) echo "fatal error: No space left on device" >&2; exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("cc")} "$@"\n')
+    compiler.chmod(0o755)
+    target = replace(find_target("native"), link=[str(compiler)])
+    link_executable(trainer_sources(), [], program, target, ("-Wl,--no-as-needed", "-ldl"))
+    assert program.exists()
+    assert list(cache.iterdir()) == []
