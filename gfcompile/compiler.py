@@ -15,8 +15,9 @@ from gfcompile.artifact.destination import check_destination
 from gfcompile.artifact.folder import new_artifact, write_artifact
 from gfcompile.artifact.library import compile_runtime_meanwhile, emit, link
 from gfcompile.codegen.cuda import packages
-from gfcompile.codegen.forks import in_background, promised
+from gfcompile.codegen.forks import count_jobs, in_background, promised
 from gfcompile.codegen.link import require_linker
+from gfcompile.codegen.store import open_store
 from gfcompile.codegen.tuned.algorithms import choose_by
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
@@ -108,6 +109,8 @@ def write_step(
 
 def check_tools(target: Target, debug: bool = False) -> None:
     """Refuse early what could not be built after minutes of analysis."""
+    count_jobs()  # both read what the user set
+    open_store()
     require_linker(target)
     if target.kind != "cuda":
         return

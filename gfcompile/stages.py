@@ -231,7 +231,9 @@ def analyse(
 ) -> Analysis:
     """All stages that generate no code. The target is native by default."""
     target = target or find_target("native")
-    return place(lower_job(job, target.kind, observe, progress, choose_by(tuning, target)), target, progress, tuning)
+    scheduler = make_scheduler(target, tuning)  # first, for it refuses a limit of the store that is none
+    lowered = lower_job(job, target.kind, observe, progress, choose_by(tuning, target))
+    return give_places(schedule(lowered, scheduler, progress))
 
 
 def _read_output(loss: Loss, output: Any) -> int | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -80,12 +78,8 @@ def emit(
 
 def compile_runtime_meanwhile(job: Job, target: Target, debug: bool) -> Thread:
     """To be waited for before linking. What goes wrong is said there, where it is tried again."""
-
-    def work() -> None:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            compile_runtime(target, runtime_flags(job.cache_prefix, debug))
-
-    thread = Thread(target=work, daemon=True)
+    flags = runtime_flags(job.cache_prefix, debug)
+    thread = Thread(target=lambda: compile_runtime(target, flags), daemon=True)
     thread.start()
     return thread
 

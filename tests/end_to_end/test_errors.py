@@ -199,6 +199,17 @@ def test_a_cpu_without_the_instructions(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert text.startswith("target='x86-64-v3': this machine's CPU lacks avx, avx2, fma; gfcompile.build(...) writes")
 
 
+@pytest.mark.parametrize(("name", "value"), [("GFCOMPILE_JOBS", "0"), ("GFCOMPILE_CACHE_LIMIT", "much")])
+def test_what_the_environment_says_wrongly_is_refused_first(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    said: list[str] = []
+    text = compile_error(tmp_path / "net_step", tiny(), layers=1, progress=said.append)
+    assert text.startswith(f"{name}={value}: ")
+    assert said == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("link", "text"),
