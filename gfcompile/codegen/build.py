@@ -63,7 +63,7 @@ class KernelBuilder:
         for name, function in program.functions.items():
             key = kernel_key(function)
             if key not in self._known:
-                self._known[key] = symbol_of(name, self.scheduler(function))
+                self._known[key] = self._new_symbol(name, function)
                 self.functions[self._known[key]] = function
             names[name] = self._known[key]
         for call in program.calls:
@@ -73,6 +73,13 @@ class KernelBuilder:
                 if output in placement.shared:
                     taken = {(at, p) for p, source in enumerate(call.inputs) if source == placement.shared[output]}
                     self._in_place.setdefault(names[call.kernel], set()).update(taken)
+
+    def _new_symbol(self, name: str, function: tirx.PrimFunc) -> str:
+        symbol = symbol_of(name, self.scheduler(function))
+        if symbol in self.functions:
+            namesake = next(name for names in self.symbols.values() for name in names if names[name] == symbol)
+            raise ContractError(f"kernels '{namesake}' and '{name}' differ, and both would be '{symbol}' in C")
+        return symbol
 
     def check_in_place(self) -> None:
         """That every kernel may run in place as it is scheduled, where it has to."""
@@ -156,12 +163,16 @@ def make_object(task: Task, scheduler: Scheduler) -> bytes:
 
 
 def compile_kernel(scheduled: tirx.PrimFunc, symbol: str, target: tvm.target.Target, noalias: bool) -> bytes:
-    """The object, which defines the C function `symbol`; `noalias` promises that no operand lies on another."""
-    module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
-    built = tirx.build(module, target, pipeline=PIPELINE)
-    if stores_one_lane(built.inspect_source("ll")):
-        built = tirx.build(module, _without_loop_vectors(target), pipeline=PIPELINE)
-    return object_of(built)
+    """The object, which defines the C function `symbol`; `noalias` promises that no operand lies on another.
+
+    A caller's PassContext would change it, and is no part of its key in the store.
+    """
+    with tvm.transform.PassContext():
+        module = tvm.IRModule({symbol: _bare(scheduled, symbol, noalias)})
+        built = tirx.build(module, target, pipeline=PIPELINE)
+        if stores_one_lane(built.inspect_source("ll")):
+            built = tirx.build(module, _without_loop_vectors(target), pipeline=PIPELINE)
+        return object_of(built)
 
 
 def stores_one_lane(ir: str) -> bool:

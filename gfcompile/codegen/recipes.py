@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from functools import cache
 from pathlib import Path
 
 import tvm
@@ -16,6 +15,7 @@ from tvm_ffi.serialization import from_json_graph_str
 from gfcompile.codegen.tuned.keys import target_key
 from gfcompile.codegen.tuned.record import Record
 from gfcompile.targets import Target
+from gfcompile.version import __version__
 
 _COUNTED = re.compile(r"(?P<kind>lv|gv)\d*(?P<rest>(_.*)?)")
 _NAME = "global_symbol"
@@ -53,7 +53,7 @@ def canonical(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, str]:
 
 def machine_digest(target: Target) -> str:
     """Of what is compiled for, and by which compiler."""
-    return digest_of(target_key(target), json.dumps(target.tvm, sort_keys=True), _compiler())
+    return digest_of(target_key(target), json.dumps(target.tvm, sort_keys=True), _COMPILER)
 
 
 def decisions_text(record: Record) -> str:
@@ -61,11 +61,14 @@ def decisions_text(record: Record) -> str:
     return json.dumps([record.template, record.decisions], sort_keys=True)
 
 
-@cache
-def _compiler() -> str:
-    """TVM's version, and our own sources: a template that changed makes other code."""
+def _name_compiler() -> str:
+    """TVM's version and ours, and our own sources: a template that changed makes other code."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((_PACKAGE / room).rglob("*.py")):
             digest.update(f"{path.relative_to(_PACKAGE)}\0".encode() + path.read_bytes())
-    return f"{tvm.__version__} {importlib.metadata.version('apache-tvm-ffi')} {digest.hexdigest()}"
+    versions = f"{tvm.__version__} {importlib.metadata.version('apache-tvm-ffi')} {__version__}"
+    return f"{versions} {digest.hexdigest()}"
+
+
+_COMPILER = _name_compiler()  # now: an hour later the files may be those of another release than what was imported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -13,16 +14,18 @@ from typing import Any
 
 import pytest
 import torch
+import tvm
 from torch import nn
 
 from gfcompile.artifact.library import emit
 from gfcompile.codegen import build, recipes
+from gfcompile.errors import ContractError, UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import SGD, Adam, Optimizer
 from gfcompile.progress import silent
 from gfcompile.settings.schema import Request
-from gfcompile.stages import Lowered, lower_job
+from gfcompile.stages import Lowered, analyse, lower_job
 from gfcompile.targets import find_target
 from tests.lean import place_lean
 
@@ -83,13 +86,17 @@ def record_compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def lowered(r: int = 2, optimizer: Optimizer | None = None) -> Lowered:
+    return lower_job(make_job(r, optimizer))
+
+
+def make_job(r: int = 2, optimizer: Optimizer | None = None) -> Job:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 8 * 8, 5))
         model = nn.Sequential(*layers)
     request = Request(layers=2, r={"*": r})
     example = (torch.zeros(2, 3, 12, 12),)
-    return lower_job(Job(model, example, resolve_loss("cross_entropy"), request, optimizer or SGD()))
+    return Job(model, example, resolve_loss("cross_entropy"), request, optimizer or SGD())
 
 
 def make_objects(step: Lowered, folder: Path) -> dict[str, bytes]:
@@ -135,8 +142,43 @@ def test_what_code_depends_on_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert recipes.machine_digest(replace(NATIVE, name="other", link=["cc"])) == here
     assert recipes.machine_digest(replace(NATIVE, tvm={**NATIVE.tvm, "mattr": ["+other"]})) != here
     assert recipes.machine_digest(replace(NATIVE, registers=NATIVE.registers * 2)) != here
-    monkeypatch.setattr(recipes, "_compiler", lambda: "another release, or another template")
+    monkeypatch.setattr(recipes, "_COMPILER", "another release, or another template")
     assert recipes.machine_digest(NATIVE) != here
+
+
+def test_the_key_is_of_the_sources_that_were_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, imported = recipes.machine_digest(NATIVE), recipes._name_compiler()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda _: b"edited")
+        assert recipes._name_compiler() != imported
+        assert recipes.machine_digest(NATIVE) == here
+    monkeypatch.setattr(recipes, "__version__", "another release")
+    assert recipes._name_compiler() != imported
+
+
+@pytest.mark.slow
+def test_what_a_caller_asks_of_tvm_changes_no_object(first: First, objects: Objects, compiled: list[str]) -> None:
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True, "tirx.debug_keep_trivial_loop": True}):
+        assert objects(first.lowered) == first.objects
+    assert sorted(compiled) == sorted(first.compiled)
+
+
+def test_two_kernels_of_one_name_in_c(first: First, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "symbol_of", lambda *_: "gf_kernel_same")
+    with pytest.raises(ContractError) as caught:
+        make_objects(first.lowered, tmp_path / "sources")
+    text = r"kernels '(\w+)' and '(\w+)' differ, and both would be 'gf_kernel_same' in C"
+    match = re.fullmatch(text, str(caught.value))
+    assert match is not None
+    assert match[1] != match[2]
+
+
+def test_a_limit_that_is_none_is_refused_before_anything_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GFCOMPILE_CACHE_LIMIT", "much")
+    said: list[str] = []
+    with pytest.raises(UserError, match="GFCOMPILE_CACHE_LIMIT=much: must be a number of bytes"):
+        analyse(make_job(), progress=said.append)
+    assert said == []
 
 
 @pytest.mark.slow
