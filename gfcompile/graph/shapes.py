@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from gfcompile.errors import ContractError
 
-_INFERRED: WeakKeyDictionary[FakeTensorMode, dict[object, object]] = WeakKeyDictionary()  # while a trace lives
+_INFERRED = "gfcompile_inferred"  # an attribute of the mode: kept elsewhere, its fake tensors would keep it alive
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -41,12 +41,13 @@ def infer_under(
 
     PyTorch takes a millisecond for each, a network asks for thousands, and most of its calls are alike.
     """
-    known = _INFERRED.setdefault(mode, {})
+    known: dict[object, object] = vars(mode).setdefault(_INFERRED, {})
     key = (target, _kinds(args), _kinds(kwargs))
     if key not in known:
         values = fx.map_arg((args, kwargs), lambda node: node.meta["val"])
         with mode, torch.no_grad():
-            known[key] = target(*values[0], **values[1])
+            found = target(*values[0], **values[1])
+            known[key] = tree_map_only(Tensor, Tensor.detach, found)  # views hold their bases, unseen by Python
     return known[key]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -59,3 +61,16 @@ def test_what_cannot_be_inferred_is_not_remembered(graph: fx.Graph) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="number of dim"):
             infer(graph, aten.permute.default, (one, [0, 1]), {})
+
+
+def test_a_trace_is_forgotten_with_its_graph() -> None:
+    graph = fx.Graph()
+    with FakeTensorMode() as mode:
+        graph.placeholder("one").meta["val"] = torch.empty(2, 3)
+    (one,) = graph.nodes
+    for target in (aten.relu.default, aten.t.default):
+        infer(graph, target, (one,), {})
+    forgotten = weakref.ref(mode)
+    del graph, mode, one
+    gc.collect()
+    assert forgotten() is None
