@@ -24,6 +24,7 @@ from gfcompile.errors import UserError
 from gfcompile.frontend.example import example_input
 from gfcompile.frontend.load import LoadedModel, from_module
 from gfcompile.frontend.losses import resolve_loss
+from gfcompile.interrupts import noting
 from gfcompile.job import Job
 from gfcompile.noise.quality import Quality, measure_quality
 from gfcompile.optimizers import resolve_optimizer, starting_rate
@@ -62,12 +63,13 @@ class CompiledStep(RuntimeStep):
 
 
 def takes(group: type[Group]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function of Python: its signature and its text name the group's settings, and its errors speak Python."""
+    """A function of Python: its signature and its text name the group's settings, its errors speak Python, and
+    interrupts are noted."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-            with speaking_to(Caller.PYTHON):
+            with speaking_to(Caller.PYTHON), noting():
                 return function(*arguments, **keywords)
 
         signature = inspect.signature(function)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from gfcompile.budget.arenas import Arenas, Placed, key_of
 from gfcompile.budget.front import Candidate
 from gfcompile.budget.score import POINTS
+from gfcompile.interrupts import raise_noted
 from gfcompile.progress import Progress
 from gfcompile.report.units import in_bytes
 from gfcompile.settings.planning import Choice
@@ -37,6 +38,7 @@ class Asking:
     def __call__(self, candidate: Candidate) -> Placed:
         choices = self.choices(candidate)
         if key_of(choices) not in self.arenas.known:
+            raise_noted()
             self.progress(self._how_far())
             start = time.monotonic()
             self.arenas(choices)

@@ -12,6 +12,7 @@ from gfcompile.budget.front import Offer
 from gfcompile.budget.planfile import write_plan
 from gfcompile.budget.planner import Found, Row
 from gfcompile.errors import UserError
+from gfcompile.interrupts import held
 from gfcompile.report.plan_picture import Mark, draw_plans
 from gfcompile.report.summary import text_table
 from gfcompile.report.units import in_bytes, in_flops
@@ -88,9 +89,10 @@ def write_found(found: Found, path: Path) -> None:
         if choice.trains and (offer := _offer(found, layer, choice)) is not None
     }
     try:
-        write_plan(path, _chosen(found), about(found), remarks)
-        write_atomically(path.with_suffix(".json"), [(json.dumps(as_data(found), indent=1) + "\n").encode()])
-        write_atomically(path.with_suffix(".svg"), [picture(found).encode()])
+        with held():
+            write_plan(path, _chosen(found), about(found), remarks)
+            write_atomically(path.with_suffix(".json"), [(json.dumps(as_data(found), indent=1) + "\n").encode()])
+            write_atomically(path.with_suffix(".svg"), [picture(found).encode()])
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); choose another with {option('out')}") from error
 

@@ -8,7 +8,7 @@ may, and more memory never gives a worse score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -23,6 +23,7 @@ from gfcompile.budget.score import POINTS, Scores, estimated_scores, measured_sc
 from gfcompile.budget.traces import Traces
 from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
+from gfcompile.interrupts import noting
 from gfcompile.job import Job
 from gfcompile.noise.measure import measure, measure_plan
 from gfcompile.noise.quality import check_batch
@@ -142,14 +143,14 @@ class Planner:
         most = len(row) if self._places_all else min(len(row), most_asked(len(row)) + 1)
         asking = Asking(self.arenas, self.choices, memory, most, self.progress)
         try:
-            is_enough = memory >= asking(smallest).predict_bytes
-            best = self._search(row, asking.fits) if is_enough else None
+            with noting():
+                best = self._search(row, smallest, asking)
+                if best is not None:
+                    return self._found(best, memory, step_flops)
         except KeyboardInterrupt as stop:
             if asking.best is None:
                 raise
             raise Stopped(self._found(asking.best, memory, step_flops, asking.stopped())) from stop
-        if best is not None:
-            return self._found(best, memory, step_flops)
         least = asking.least_bytes  # which this search would find, unlike one that another search has placed
         raise UserError(
             f"{option('memory', in_bytes(memory))}: too little: the frozen forward pass alone takes an arena of"
@@ -170,8 +171,11 @@ class Planner:
     def _places_all(self) -> bool:
         return len(self.front) <= ALL_PLACED
 
-    def _search(self, row: Sequence[Candidate], fits: Callable[[Candidate], bool]) -> Candidate | None:
-        return next(filter(fits, row), None) if self._places_all else search(row, fits)
+    def _search(self, row: Sequence[Candidate], smallest: Candidate, asking: Asking) -> Candidate | None:
+        """The smallest is placed first, and ends the search if the forward pass alone takes too much."""
+        if asking(smallest).predict_bytes > asking.memory:
+            return None
+        return next(filter(asking.fits, row), None) if self._places_all else search(row, asking.fits)
 
     def _known(self, candidate: Candidate) -> Placed | None:
         return self.arenas.known.get(key_of(self.choices(candidate)))
@@ -200,7 +204,8 @@ class Planner:
         x, y = self.data
         request = as_request(found.chosen.choices, self.job.request)
         try:
-            return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
+            with noting():
+                return replace(found, whole=measure_plan(replace(self.job, example=x, request=request), y))
         except KeyboardInterrupt as stop:
             raise Stopped(replace(found, stopped=UNMEASURED)) from stop
 

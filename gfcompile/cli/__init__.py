@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from gfcompile import interrupts
 from gfcompile.cli import commands, graphs, parsers, plan, quality, run_pass, tune
 from gfcompile.cli.screen import complain
 from gfcompile.errors import ContractError, UserError
@@ -45,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     replay = f"a bug of ours; the command was: gfcompile {shlex.join(arguments)}"
     try:
-        return _run(arguments)
+        with interrupts.noting() as note:
+            code = _run(arguments)
+        return INTERRUPTED if note.is_set else code
     except SystemExit as leaving:  # argparse, after --help
         return int(leaving.code or OK)
     except KeyboardInterrupt:

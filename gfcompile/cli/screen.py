@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TextIO
 
+from gfcompile.interrupts import raise_noted
+
 ERASE_LINE = "\r\x1b[K"
 WIDTH = 100
 
@@ -21,7 +23,8 @@ class Screen:
         self.stage = ""
 
     def progress(self, text: str, transient: bool = False) -> None:
-        """`transient` is for stages of a second or two: shown on a terminal only."""
+        """`transient` is for stages of a second or two: shown on a terminal only. None begins after an interrupt."""
+        raise_noted()
         seconds = f"[{time.monotonic() - self.start:4.0f} s] "
         if self.quiet:
             return

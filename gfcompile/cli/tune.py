@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +12,7 @@ from gfcompile.cli.imports import import_compiler
 from gfcompile.cli.options import given_settings
 from gfcompile.cli.screen import Screen
 from gfcompile.errors import UserError
+from gfcompile.interrupts import noting
 from gfcompile.settings.schema import Machine
 
 if TYPE_CHECKING:
@@ -121,7 +118,7 @@ def tune_tasks(
     procedure = Procedure(tasks, target, database, runner, workers, lowered, local, show, screen.progress)
     screen.say(head_text(procedure, path, budget))
     try:
-        with _noting_interrupts(procedure):
+        with noting(procedure.interrupt):
             procedure.run(budget)
     except KeyboardInterrupt:
         procedure.interrupt()
@@ -134,24 +131,6 @@ def tune_tasks(
     else:
         screen.say(summary_text(procedure, path))
     return INTERRUPTED if procedure.interrupted else OK
-
-
-@contextmanager
-def _noting_interrupts(procedure: Procedure) -> Iterator[None]:
-    """Python drops an interrupt that comes while an object is being freed, and TVM frees many: it is noted as well."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(_number: int, _frame: object) -> None:
-        procedure.interrupt()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _rank_tasks(

@@ -355,9 +355,13 @@ def test_a_model_and_its_artifact_are_the_same_kernels(
 
 def start_tuning(folder: Path, db: Path, scratch: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "gfcompile.cli", "tune", str(folder), "--db", str(db), "--minutes", "60"]
-    return subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": scratch}
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background, there too
+    try:
+        return subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": scratch}
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def wait_for_lines(db: Path, count: int, process: subprocess.Popen[str]) -> None:
