@@ -145,6 +145,9 @@ class Planner:
         try:
             with noting():
                 best = self._search(row, smallest, asking)
+                if best is not None and not self._confirm(best):
+                    asking = Asking(self.arenas, self.choices, memory, most, self.progress)
+                    best = self._search(row, smallest, asking)
                 if best is not None:
                     return self._found(best, memory, step_flops)
         except KeyboardInterrupt as stop:
@@ -176,6 +179,17 @@ class Planner:
         if asking(smallest).predict_bytes > asking.memory:
             return None
         return next(filter(asking.fits, row), None) if self._places_all else search(row, asking.fits)
+
+    def _confirm(self, best: Candidate) -> bool:
+        """Whether it is what the compiler would make of the plan, if nobody has asked yet."""
+        choices = self.choices(best)
+        if self.arenas.is_confirmed(choices):
+            return True
+        self.progress("placing the chosen plan from a trace of its own")
+        if self.arenas.confirm(choices):
+            return True
+        self.progress("that takes another arena: searching again, with a trace for every plan")
+        return False
 
     def _known(self, candidate: Candidate) -> Placed | None:
         return self.arenas.known.get(key_of(self.choices(candidate)))

@@ -98,6 +98,7 @@ def test_progress_says_how_far_and_what_was_found(planner_of_one: Planner, monke
     )
     assert line is not None
     assert line[1] == smallest
+    assert said.pop() == "placing the chosen plan from a trace of its own"
     assert len(planner.arenas.known) == len(said) <= most
 
 
@@ -188,7 +189,7 @@ def test_an_interrupt_that_is_lost_ends_the_search(
     assert len(planner.arenas.known) == (1 if becomes == "an error" else 2)
 
 
-MOMENTS = 10
+MOMENTS = 8
 
 
 def start_in_copy(planner: Planner, folder: Path, command: list[str]) -> int:

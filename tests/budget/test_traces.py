@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gfcompile.budget.arenas import Arenas, Placed
-from gfcompile.budget.choices import TRAINED, as_request, choices_of
+from gfcompile.budget.choices import FROZEN, TRAINED, as_request, choices_of
 from gfcompile.budget.traces import Traces
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.frontend.narrow import are_equal, drop_unread, narrow
@@ -22,6 +22,7 @@ from gfcompile.settings.schema import Request
 from gfcompile.stages import look_at, trace
 from gfcompile.targets import find_target
 from tests.budget import nets
+from tests.budget.test_search import planner_of
 from tests.lean import analyse_lean
 from tests.selection import often
 
@@ -138,3 +139,48 @@ def test_a_model_that_does_not_is_cut() -> None:
     traces = traces_of(job_of(nets.normed()))
     traces.check(Request(train=("head.2",)))
     assert traces.are_cut
+
+
+class Between(nn.Module):
+    """Computes something else where only its first layer is frozen: not with all of it trained, nor with nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x).relu()
+        if self.two.weight.requires_grad and not self.one.weight.requires_grad:
+            x = torch.cat([x] * 9, 1).softmax(1)[:, :4]  # takes more
+        return self.head(self.two(x).mean((2, 3)))
+
+
+def test_the_chosen_plan_is_placed_as_it_is_compiled() -> None:
+    torch.manual_seed(0)
+    planner = planner_of((Between(), torch.randn(2, 2, 8, 8), torch.tensor([0, 1])), Request(), (2,))
+    assert planner.arenas.traces.are_cut, "its first check sees nothing"
+    between = {"one": FROZEN, "two": TRAINED, "head": TRAINED}
+    cut = planner.arenas(between)
+    said: list[str] = []
+    planner.progress = said.append
+    found = planner.find(cut.arena_bytes)
+    assert "that takes another arena: searching again, with a trace for every plan" in said
+    assert planner.arenas(between).arena_bytes > cut.arena_bytes
+    assert found.chosen.choices != between
+    assert found.chosen.placed is not None
+    job = replace(planner.job, request=as_request(found.chosen.choices, Request()))
+    analysis = analyse_lean(job, find_target("native"))
+    assert analysis.arena_bytes == found.chosen.placed.arena_bytes <= cut.arena_bytes
+
+
+def test_the_chosen_plan_is_placed_again_once() -> None:
+    planner = planner_of(nets.small(), Request(layers=2), (2,))
+    said: list[str] = []
+    planner.progress = said.append
+    between = next(each for each in planner.front if len(set(each.choices)) > 1 and each.points)
+    memory = planner.arenas(planner.choices(between)).arena_bytes
+    found = planner.find(memory)
+    assert said[-1] == "placing the chosen plan from a trace of its own"
+    said.clear()
+    assert planner.find(memory).chosen == found.chosen
+    assert said == []
