@@ -175,10 +175,17 @@ class Planner:
         return len(self.front) <= ALL_PLACED
 
     def _search(self, row: Sequence[Candidate], smallest: Candidate, asking: Asking) -> Candidate | None:
-        """The smallest is placed first, and ends the search if the forward pass alone takes too much."""
-        if asking(smallest).predict_bytes > asking.memory:
+        """The smallest is placed first, and ends the search if the forward pass alone takes too much. Of a row whose
+        plans are all placed, the best that should fit is next: a good one for whoever stops the search."""
+        placed = asking(smallest)
+        if placed.predict_bytes > asking.memory:
             return None
-        return next(filter(asking.fits, row), None) if self._places_all else search(row, asking.fits)
+        if not self._places_all:
+            return search(row, asking.fits)
+        room = smallest.bytes + asking.memory - placed.arena_bytes
+        for likely in [each for each in row if each.bytes <= room][:1]:
+            asking(likely)
+        return next(filter(asking.fits, row), None)
 
     def _confirm(self, best: Candidate) -> bool:
         """Whether it is what the compiler would make of the plan, if nobody has asked yet."""

@@ -20,6 +20,7 @@ from gfcompile.budget.arenas import Arenas, Placed
 from gfcompile.budget.front import Candidate, most_asked, search
 from gfcompile.budget.page import about
 from gfcompile.budget.planner import UNMEASURED, Planner, Stopped
+from gfcompile.budget.score import POINTS
 from gfcompile.cli import main
 from gfcompile.report.units import in_bytes
 from gfcompile.settings.planning import Choice
@@ -118,6 +119,21 @@ def test_a_stopped_search_keeps_its_best(planner: Planner, interrupt_at: list[in
     assert about(found)[0] == found.stopped
     fitting = [row for row in found.rows if row.placed is not None and row.placed.arena_bytes <= memory]
     assert found.chosen.score == max(row.score for row in fitting)
+
+
+def test_a_good_plan_is_placed_early(planner: Planner, interrupt_at: list[int]) -> None:
+    """The first that is tried after the smallest, if by its estimate it should fit."""
+    arenas = {each: planner.arenas(planner.choices(each)).arena_bytes for each in planner.front}
+    memory = sorted(set(arenas.values()))[-2]
+    smallest = min(planner.front, key=lambda each: each.bytes)
+    best = next(each for each in planner.front if arenas[each] <= memory)
+    planner.arenas.known.clear()
+    interrupt_at.append(3)
+    with pytest.raises(Stopped) as stop:
+        planner.find(memory)
+    assert stop.value.found.chosen.score > smallest.points / POINTS
+    interrupt_at.clear()
+    assert planner.find(memory).chosen.choices == planner.choices(best)
 
 
 def test_a_search_that_has_nothing_yet_is_only_interrupted(planner_of_one: Planner, interrupt_at: list[int]) -> None:
