@@ -42,13 +42,15 @@ def open_store() -> Store:
 class Store:
     """Entries by key, in a folder of at most so many bytes once it was trimmed. Those used last stay.
 
-    Who writes trims: at its first entry and now and then. Who only reads never looks at what else there is.
+    Who writes trims: at its first entry and now and then. Who only reads never looks at what else there is, nor does a
+    forked copy: its parent writes too.
     """
 
     folder: Path
     limit: int
     is_open: bool = True
     _unseen: float = field(default=0, repr=False)  # bytes to write before the next look
+    _owner: int = field(default_factory=os.getpid, repr=False)
 
     def read(self, key: str) -> bytes | None:
         """What was kept under this key, whole."""
@@ -89,7 +91,7 @@ class Store:
             if unfinished is not None:
                 with contextlib.suppress(OSError):
                     Path(unfinished).unlink()
-        if self._unseen < 0:
+        if self._unseen < 0 and os.getpid() == self._owner:
             self._unseen = self.limit * UNSEEN
             self.trim()
 

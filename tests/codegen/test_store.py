@@ -125,6 +125,17 @@ def test_who_writes_trims_at_once_and_now_and_then(store: Store, monkeypatch: py
     assert looks == [1, 7, 13]
 
 
+def test_a_copy_of_the_process_leaves_trimming_to_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(Store, "trim", lambda _: looks.append(len(files(store))))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: store._owner + 1)
+        store.write(KEY, b"code")
+    assert looks == []
+    store.write(OTHER, b"code")
+    assert looks == [2]
+
+
 def test_a_process_after_another_keeps_the_limit(store: Store) -> None:
     for number in range(30):
         Store(store.folder, store.limit).write(f"{number:02}" + "f" * 62, bytes(4000))
