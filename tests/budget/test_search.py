@@ -49,7 +49,7 @@ def test_no_plan_that_fits_is_better() -> None:
         assert planner.find(memory).chosen.score >= best
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_a_large_front_is_searched_by_halving() -> None:
     planner = planner_of(nets.small(), Request(layers=3), (1, 2, 4, 7), (0.5, 0.25))
     assert len(planner.front) > ALL_PLACED

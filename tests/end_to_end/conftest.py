@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.models import randomise_statistics
-from tests.models.resnet import resnet18
+from tests.models.resnet import ResNet
 from tests.store import Store
 
 CLASSES = 10
@@ -23,7 +23,7 @@ def small_resnet() -> nn.Module:
     """The same weights every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return randomise_statistics(resnet18(CLASSES, width=8), seed=0)
+        return randomise_statistics(ResNet((1, 1, 1, 2), CLASSES, width=8), seed=0)
 
 
 def random_batch(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ class Artifact:
 
 
 def _small_artifact(store: Store, batchnorm: str, full: bool) -> Artifact:
-    """ResNet-18 at width 8, batch 4 of 64x64, the last 3 convolutions filtered at r=2."""
+    """A short ResNet-18 at width 8, batch 4 of 64x64, the last 3 convolutions filtered at r=2."""
     model = small_resnet()
     x, _ = random_batch((4, 3, 64, 64), seed=0)
     options: dict[str, Any] = {"layers": 3, "r": 2, "lr": 0.05, "batchnorm": batchnorm, **SGD}

@@ -23,6 +23,7 @@ from tests.lean import lean_compile
 from tests.models import randomise_statistics
 from tests.oracles import drawn_channels
 from tests.runtime.trainer import order, run
+from tests.selection import often
 from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near
 
@@ -128,7 +129,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", often(OPTIMIZERS, ["sgd"]))
 def test_updates_are_those_of_torch_on_the_drawn_part(compiled: Any, name: str) -> None:
     """Each step, torch.optim is given the drawn weights with their state, and the number of all steps so far."""
     kind, settings, options = OPTIMIZERS[name]
@@ -168,7 +169,7 @@ def test_updates_are_those_of_torch_on_the_drawn_part(compiled: Any, name: str) 
             assert_near(found[key], value.detach(), TRAINING_STEPS, f"{key} after step {number}")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", often(OPTIMIZERS, ["sgd"]))
 def test_verify_compares_the_drawn_part(compiled: Any, name: str) -> None:
     """Gradients with autograd's, updates with torch.optim's: `gfcompile verify` knows what is not drawn."""
     with compiled(sparse=SHARE, exact=True, **OPTIMIZERS[name][2]) as step:
