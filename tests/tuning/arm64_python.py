@@ -7,6 +7,7 @@ fetches it once (140 MB: Debian's packages by apt-get, which installs nothing he
 
 from __future__ import annotations
 
+import compileall
 import importlib.metadata
 import os
 import shutil
@@ -67,6 +68,8 @@ def make() -> None:
             with zipfile.ZipFile(wheel) as archive:
                 names = [name for name in archive.namelist() if not name.endswith(LEFT_OUT)]
                 archive.extractall(place / "site", names)
+        # here, in seconds: under qemu, Python takes a minute to compile what a server imports
+        compileall.compile_dir(place, quiet=2, workers=0, stripdir=str(place), prependdir=str(root))
         place.rename(root)
 
 
