@@ -479,7 +479,7 @@ def test_verify_passes_on_random_and_own_data(capsys: Capture, model: str, artif
     assert {"predict", "loss", "gradient 5.weight", "update of 5.weight"} <= {row["what"] for row in found["checks"]}
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_verify_passes_where_a_gradient_vanishes(capsys: Capture, tmp_path: Path) -> None:
     """A bias before a batch norm in training mode has no gradient: what is left of it is rounding on both sides."""
     torch.manual_seed(0)

@@ -42,7 +42,7 @@ def fitted(memory: int) -> Job:
     return fit_memory(job_for(), memory, NATIVE)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_as_many_layers_as_fit() -> None:
     """At the bytes that the program of N layers keeps, N are trained; with one byte less, N - 1."""
     layers = make_survey(job_for())

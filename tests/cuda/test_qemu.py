@@ -17,7 +17,7 @@ from tests.cuda.emulator import build, build_driver, driver_environment
 from tests.lean import lean
 from tests.missing import skip_for_want
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.coverage
 
 
 def test_the_self_test_of_a_jetson(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.lean import analyse_lean
 from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.coverage
 HERE = Path(__file__).parent
 STEPS = 3
 

@@ -96,7 +96,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build_program("count_step.c", folder / "count_step"), shim
 
 
-@pytest.fixture(scope="module", params=BUILDS)
+@pytest.fixture(scope="module", params=often(BUILDS, ["release"]))
 def counted(
     request: pytest.FixtureRequest,
     compiled: Compiled,

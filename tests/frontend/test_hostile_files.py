@@ -57,12 +57,12 @@ def test_nothing_ran(tried: tuple[Path, list[list[str]]]) -> None:
 
 
 @pytest.fixture
-def run_check(tmp_path: Path) -> Callable[[nn.Module], tuple[int, str]]:
+def run_check(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     """`gfcompile check` on a saved module: its exit code and the last line that it says."""
 
-    def run(model: nn.Module) -> tuple[int, str]:
+    def run(model: nn.Module, first: str = "pass") -> tuple[int, str]:
         torch.save(model, tmp_path / "net.pt")
-        program = "import sys; from gfcompile.cli import main; sys.exit(main(sys.argv[1:]))"
+        program = f"{first}; import sys; from gfcompile.cli import main; sys.exit(main(sys.argv[1:]))"
         command = [sys.executable, "-P", "-c", program, "check", "net.pt", "--input", "2x3x8x8"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
         return done.returncode, done.stderr.splitlines()[-1]
@@ -75,18 +75,26 @@ def forge(layer: nn.Module, **state: object) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(3), nn.Flatten(2), layer)
 
 
-@pytest.mark.slow
-def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
-    """A padding that overflows: PyTorch 2.13 writes outside its memory."""
-    code, said = run_check(forge(nn.Fold((4, 4), (2, 2)), padding=2**31))
-    assert (code, said) == (
-        2,
-        "gfcompile: error: net.pt: ends PyTorch with SIGSEGV when it runs once; if you trust the file, add --trust",
-    )
+CRASHED = (
+    2,
+    "gfcompile: error: net.pt: ends PyTorch with SIGSEGV when it runs once; if you trust the file, add --trust",
+)
 
 
 @pytest.mark.slow
-def test_more_memory_than_there_is(run_check: Callable[[nn.Module], tuple[int, str]]) -> None:
+def test_a_crash_ends_a_child(run_check: Callable[..., tuple[int, str]]) -> None:
+    crash = "import os, torch; torch.nn.functional.fold = lambda *_: os.kill(os.getpid(), 11)"
+    assert run_check(nn.Sequential(nn.Flatten(2), nn.Fold((4, 4), (2, 2))), crash) == CRASHED
+
+
+@pytest.mark.coverage
+def test_numbers_that_pytorch_takes_on_trust_end_a_child(run_check: Callable[..., tuple[int, str]]) -> None:
+    """A padding that overflows: PyTorch 2.13 writes outside its memory, and takes its time."""
+    assert run_check(forge(nn.Fold((4, 4), (2, 2)), padding=2**31)) == CRASHED
+
+
+@pytest.mark.slow
+def test_more_memory_than_there_is(run_check: Callable[..., tuple[int, str]]) -> None:
     code, said = run_check(forge(nn.ConstantPad1d(0, 0.0), padding=(0, 2**40)))
     assert (code, said) == (
         2,

@@ -234,7 +234,7 @@ def test_algorithms_come_first_and_the_kernels_are_those_of_the_chosen_ones(
     assert f"{trials + procedure.status.trials} trials in " in said
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_kernels_begin_with_what_was_best_for_their_convolutions(
     counted: Lowered, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ def test_one_that_spills_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPa
     assert all(record.score is None for record in database.records if record.failure)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_one_that_no_gpu_takes_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """They share a source: it is cut in halves until the bad one is alone."""
     wide = kernel(lambda x: te.compute(x.shape, lambda i, j: x[i, j] + 1.0), (70_000, 40_000))
@@ -222,7 +222,7 @@ def test_nothing_is_ranked_by_figures_that_nobody_published() -> None:
         rank([], find_target("rpi3"), Database(), Budget())
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_a_convolution_is_ranked_for_another_gpu() -> None:
     found = rank([task(convolution(8, 28, 64, 64))], ORIN, Database(), Budget(trials=6))
     assert found.trials == 6

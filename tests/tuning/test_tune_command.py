@@ -370,7 +370,7 @@ def wait_for_lines(db: Path, count: int, process: subprocess.Popen[str]) -> None
         time.sleep(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_killed_at_any_moment_it_loses_one_trial_at_most(tmp_path: Path) -> None:
     folder, db = write_folder(tmp_path / "step", [PRODUCT, CONV]), tmp_path / "db.jsonl"
     with tempfile.TemporaryDirectory(prefix="gf", ignore_cleanup_errors=True) as scratch:
