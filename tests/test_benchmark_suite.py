@@ -326,6 +326,7 @@ def test_the_page_has_every_section_and_the_same_plots_each_time(tmp_path: Path)
         assert f"{page.PLOTS}/{name}" in text
 
 
+@pytest.mark.slow
 def test_an_unfinished_page_says_what_is_missing(tmp_path: Path) -> None:
     recorded = _everything()
     for name in ("shapes", "forward", "memory", "kernels"):

@@ -128,6 +128,7 @@ def test_plain_filter_refuses(conv: nn.Conv2d, r: int, reason: str) -> None:
         FilteredConv2d(conv, r)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_peak_of_plain_allocations() -> None:
     before = [torch.empty(1000)]
@@ -142,6 +143,7 @@ def test_peak_of_plain_allocations() -> None:
     assert peak_bytes(run) == 300 * FLOAT
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_peak_of_a_backward_pass() -> None:
     """x.exp().exp(): both results are saved; the first gradient joins them, the second takes the place of the last."""
@@ -157,6 +159,7 @@ def test_peak_of_a_backward_pass() -> None:
     assert 3 * n * FLOAT <= peak <= 3 * n * FLOAT + SCALARS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_peak_sees_the_workspaces_of_convolutions() -> None:
@@ -216,6 +219,7 @@ def test_quick_run(tmp_path: Path) -> None:
         assert words in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r", [2, 4])
 def test_backward_of_one_layer_is_the_filtered_one(r: int, tmp_path: Path) -> None:
     """What is timed is the method's gradient of the input, spread, and of the weights, one value for all taps."""

@@ -251,6 +251,7 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
         assert word in done.stdout
 
 
+@pytest.mark.slow
 def test_after_the_imports_the_collector_works_and_a_model_may_import_anything() -> None:
     program = (
         "import gc, sys; from gfcompile.cli.imports import import_compiler; {first}; import_compiler(); "

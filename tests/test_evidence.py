@@ -243,6 +243,7 @@ def _require_images() -> None:
         skip_for_want("Debian's dataset-fashion-mnist is not installed, so the evidence has no images")
 
 
+@pytest.mark.slow
 def test_halves_share_no_class_and_sets_no_image() -> None:
     _require_images()
     task = load_task(SOURCE, Settings())

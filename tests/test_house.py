@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import gfcompile
 
 PACKAGE = Path(gfcompile.__file__).parent
@@ -40,6 +42,7 @@ def test_files_are_small():
     assert not long, f"over {MOST_LINES} lines; split by topic"
 
 
+@pytest.mark.slow
 def test_functions_are_short():
     long = {
         f"{name}:{node.name}"
@@ -71,6 +74,7 @@ def is_method(cls: type, name: str, value: object) -> bool:
     return isinstance(value, classmethod | staticmethod | property)
 
 
+@pytest.mark.slow
 def test_any_only_falls():
     count = sum(
         isinstance(node, ast.Name) and node.id == "Any" for _, text in sources() for node in ast.walk(ast.parse(text))

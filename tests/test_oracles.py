@@ -58,6 +58,7 @@ def exact(geo: Geometry, arrays: Arrays) -> Arrays:
     return gx.numpy(), gw.numpy(), gb.numpy()
 
 
+@pytest.mark.slow
 @FEW
 @given(conv_geometries(), SEEDS)
 def test_forward_is_conv2d(geo: Geometry, seed: int) -> None:

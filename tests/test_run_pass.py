@@ -102,6 +102,7 @@ def test_a_dump_in_an_artifact_finds_its_weights(tmp_path: Path, capsys: pytest.
     assert "aten.full([2, 2], -5.0, dtype=torch.float32)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_broken_contract_is_seen_again_from_its_dump(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def every_plan(layers: list[list[Offer]]) -> list[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", range(1, 9))
 def test_equals_brute_force(count: int) -> None:
     rng = random.Random(count)

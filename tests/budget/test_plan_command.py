@@ -51,6 +51,7 @@ def test_plan_and_compile_it(capsys: Capture, folder: Path, tmp_path: Path) -> N
     assert report["plan"]["trained"] == ["6", "10"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -43,6 +43,7 @@ def test_written_and_read_back(job: Job, tmp_path: Path) -> None:
     assert request.batchnorm == "frozen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -190,6 +190,7 @@ def test_sparse_draws_are_not_in_the_measured_cosine(planner: Planner) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page(planner: Planner, tmp_path: Path) -> None:
     found = planner.measured(planner.find(10**7))
     text = found_text(found)

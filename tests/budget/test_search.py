@@ -94,6 +94,7 @@ def test_layers_that_share_a_kernel_are_one_choice() -> None:
     assert planner.find(10**7).chosen.score == 1
 
 
+@pytest.mark.slow
 def test_no_gradient_on_the_batch() -> None:
     model, x, y = nets.small()
     with torch.no_grad():
@@ -106,6 +107,7 @@ def test_no_gradient_on_the_batch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite() -> None:
     model, x, y = nets.small()
     with torch.no_grad():

@@ -143,6 +143,7 @@ def test_a_search_that_has_nothing_yet_is_only_interrupted(planner_of_one: Plann
     assert not isinstance(stop.value, Stopped)
 
 
+@pytest.mark.slow
 def test_stopped_after_the_search(measured: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured.find(10**7)
 

@@ -87,6 +87,7 @@ def test_a_cut_step_is_the_traced_one(net: Callable[[], Net], wanted: Request) -
     assert are_equal(traces.whole.training, before)
 
 
+@pytest.mark.slow
 def test_less_trained_is_another_step() -> None:
     traces = traces_of(job_of(nets.small()))
     plans = [make_plan(traces.whole.layers, Request(train=names)) for names in (("4", "10"), ("6", "10"))]

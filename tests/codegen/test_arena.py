@@ -137,6 +137,7 @@ def test_no_two_live_buffers_of_a_real_program_overlap(model, name):
                     assert placement.offsets[low] + program.buffers[low].bytes <= placement.offsets[high]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(programs(), st.sampled_from([0, 64, 192]))
 def test_made_up_programs(program, guard):
@@ -153,6 +154,7 @@ def test_sharing_only_makes_it_smaller(program):
     assert shared.bytes < apart.bytes if shared.shared else shared.bytes == apart.bytes
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(programs())
 def test_updates_happen_in_place_and_nowhere_else(program):

@@ -62,6 +62,7 @@ def test_operators(case: str) -> None:
     np.testing.assert_array_equal(gf.spread_weights(taken, drawn, shape, groups).numpy(), np.where(mask, w.numpy(), 0))
 
 
+@pytest.mark.slow
 @each_case
 def test_take_channels(case: str) -> None:
     shape, _, channels, draw = parts(case)
@@ -75,6 +76,7 @@ def test_take_channels(case: str) -> None:
         np.testing.assert_array_equal(found, gy[..., outputs])
 
 
+@pytest.mark.slow
 @each_case
 def test_take_and_spread_weights(case: str) -> None:
     shape, groups, channels, draw = parts(case)
@@ -89,6 +91,7 @@ def test_take_and_spread_weights(case: str) -> None:
     np.testing.assert_array_equal(found, pack(wanted, groups))
 
 
+@pytest.mark.slow
 @each_case
 def test_put_weights_in_place(case: str) -> None:
     """The result lies where the weights do, and only what is drawn is written."""

@@ -79,6 +79,7 @@ def test_every_piece_is_done_once_and_by_several(tmp_path: Path) -> None:
     assert 1 < len({each[0] for each in who}) <= 3
 
 
+@pytest.mark.slow
 def test_more_pieces_than_a_pipe_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "_AT_ONCE", 7)
     share_out(20, lambda number: (tmp_path / str(number)).touch(), lambda number: (tmp_path / str(number)).exists())

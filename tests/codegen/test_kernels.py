@@ -244,6 +244,7 @@ def test_channel_mix_weight(ci: int, co: int, groups: int) -> None:
         check(run(kernels.channel_mix_weight, g, x_tilde, **options)[0], pack_depthwise(want))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "s", "p", "d", "ceil", "channels"),
     [
@@ -272,6 +273,7 @@ def test_max_pool_and_its_gradient(k: int, s: int, p: int, d: int, ceil: bool, c
     check(run(kernels.max_pool2d_backward, gy, winners, input_hw=(13, 11), **pairs)[0], nhwc(tx.grad))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize(
     ("k", "s", "p", "ceil", "divisor"),

@@ -25,6 +25,7 @@ def pool(dtype: str) -> tirx.PrimFunc:
     return te.create_prim_func([x, *made])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_nothing_is_written_past_the_taps(dtype: str, tmp_path: Path) -> None:
     """A trial looks at the bytes around every operand. Only code for AVX-512 was ever wrong."""
@@ -61,6 +62,7 @@ def test_on_any_machine_such_a_kernel_is_compiled_again(compiled: list[str], tmp
     assert "masked.store" not in second
 
 
+@pytest.mark.slow
 def test_other_kernels_are_compiled_once_and_as_before(compiled: list[str], tmp_path: Path) -> None:
     """LLVM's options belong to the process: those of the kernel in between must end with it."""
     x = te.placeholder((64,), name="x")

@@ -46,6 +46,7 @@ def test_made_up_programs(program):
     assert order_calls(program) == new.calls, "the same every time"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(programs())
 def test_the_halves_stay_apart(program):
@@ -59,6 +60,7 @@ def test_the_halves_stay_apart(program):
     assert new.saved() == trace.saved()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(programs())
 def test_updates_come_as_soon_as_they_can(program):

@@ -41,6 +41,7 @@ def test_matmul(m: int, n: int, k: int, a_turned: bool, b_turned: bool) -> None:
     check(got, a.astype(np.float64) @ b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "size", "channels"),
     [
@@ -62,6 +63,7 @@ def test_weight_gradient_on_the_patch_grid(n: int, size: tuple[int, int], channe
     check(got, pack(want[:, :, None, None], 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stride", "padding", "dilation", "groups"),
     [
@@ -84,6 +86,7 @@ def test_exact_weight_gradient_in_slices(stride, padding, dilation, groups) -> N
     check(got, pack(want.numpy(), 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_slices_for_other_vectors(lanes: int) -> None:
     target = Target("other", "", NATIVE.tvm, lanes, 32, 4, 1 << 18, ["cc"])

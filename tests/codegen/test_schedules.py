@@ -109,6 +109,7 @@ UNARY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "shape", "body", "oracle"), UNARY, ids=[f"{r}-{s}-{i}" for i, (r, s, *_) in enumerate(UNARY)]
 )
@@ -142,6 +143,7 @@ def test_matmul_with_bias_and_relu(a: tuple[int, ...], b: tuple[int, ...]) -> No
     check(got, torch.relu(x @ w + bias))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "vectors"), [(8, 1000, 64), (7, 17, 8), (1, 1, 1), (6, 10, 13)])
 def test_product_with_a_transposed_matrix_runs_along_the_reduction(m: int, n: int, vectors: int) -> None:
     k = vectors * NATIVE.lanes
@@ -177,6 +179,7 @@ def conv_bias_residual_relu(builder, x, w, bias, skip):
     return builder.emit(op.nn.relu(builder.emit(op.add(builder.emit(op.add(y, bias)), skip))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [14, 7, 13])
 def test_fused_convolution(size: int) -> None:
     """conv + bias + residual + relu is one kernel, and equals PyTorch."""
@@ -250,6 +253,7 @@ def test_the_last_rule_takes_what_no_template_does() -> None:
     assert RULES[-1].apply(sch, NATIVE, DEFAULTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_other_vector_widths_give_the_same_numbers(lanes: int) -> None:
     target = Target("other", "", NATIVE.tvm, lanes, 32, 2, 1 << 18, ["cc"])

@@ -63,6 +63,7 @@ def count(masks: list[np.ndarray], wanted: list[bool], grid: tuple[Axis, Axis]) 
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grid", "channels"),
     often(
@@ -74,6 +75,7 @@ def test_mask_count(grid: str, channels: int) -> None:
     count([bits(2, *SIZE, channels)], [True], GRIDS[grid])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [[False], [True, False], [False, False, True]])
 def test_masks_that_must_agree(wanted: list[bool]) -> None:
     count([bits(2, *SIZE, 5, seed=seed) for seed in range(len(wanted))], wanted, GRIDS["overhang"])
@@ -84,6 +86,7 @@ def test_a_mask_of_one_channel() -> None:
     count([bits(2, *SIZE, 5), bits(2, *SIZE, 1, seed=1)], [True, False], GRIDS["clipped"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge", [15, 16, 20])
 def test_counts_beyond_a_byte(edge: int) -> None:
     """Every pixel true: 225 fits a byte, 256 and 400 do not."""
@@ -101,6 +104,7 @@ def test_packing_and_unpacking(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(unpacked, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grid", "inverse"),
     often(
@@ -133,6 +137,7 @@ def test_regrid_of_one_patch(grid: str) -> None:
     check_regrid(GRIDS["whole"], GRIDS[grid], channels=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coarse", "fine"),
     [

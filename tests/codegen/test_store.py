@@ -169,6 +169,7 @@ def test_what_may_not_be_read_is_not_held(store: Store, closed: str) -> None:
     assert os.waitstatus_to_exitcode(ended) == 17
 
 
+@pytest.mark.slow
 def test_two_that_write_at_once_and_are_killed_leave_whole_entries(store: Store) -> None:
     """Each entry has its key's content, or is not there: whenever the writers die."""
     keys = [f"{number:02}" + "e" * 62 for number in range(40)]

@@ -43,6 +43,7 @@ LISTS_STATE = ("adam_update", "rmsprop_update")
 EACH, SHARED = (48, 3, 3), (48, 1, 1)  # a value each, one for all taps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gradient_shape"),
     often(

@@ -108,6 +108,7 @@ def test_epilogue_is_part_of_the_kernel(size: int) -> None:
     check(got, np.maximum(exact(x, w, (1, 1)) + bias + skip, 0), 4)
 
 
+@pytest.mark.slow
 def test_two_readers_of_the_result() -> None:
     """What is not one element-wise block after the convolution is scheduled for itself."""
 

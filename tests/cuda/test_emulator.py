@@ -53,6 +53,7 @@ def run_matmul(library: Path, grid: tuple[int, ...] = (2, 2)) -> tuple[np.ndarra
     return c, a @ b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("race_check", [False, True])
 def test_right_kernels_give_the_right_numbers(compile_kernels: Compile, race_check: bool) -> None:
     library = compile_kernels(race_check=race_check)
@@ -136,6 +137,7 @@ def test_shuffles_stay_in_their_groups(compile_kernels: Compile) -> None:
     np.testing.assert_array_equal(out[4].view(np.uint32), np.where(lane < 5, 0x1F, 0xFFFFFFE0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_removed_barrier_is_a_race(compile_kernels: Compile, which: int) -> None:
     parts = only("matmul").split("__syncthreads();")
@@ -150,6 +152,7 @@ def test_a_removed_barrier_is_a_race(compile_kernels: Compile, which: int) -> No
     )
 
 
+@pytest.mark.slow
 def test_without_its_syncwarp_a_warp_races(compile_kernels: Compile) -> None:
     source = only("neighbours", ("__syncwarp();", ";"))
     with pytest.raises(EmulatorError, match=r"thread \(\d+,0,0\) (reads|writes) what thread .* shared array 'line'"):
@@ -177,6 +180,7 @@ def test_the_byte_behind_an_array_is_out_of_bounds(compile_kernels: Compile) -> 
         launch(compile_kernels(), "scale_add", (4,), (64,), arrays)
 
 
+@pytest.mark.slow
 def test_known_extents_are_kept_within_one_allocation(compile_kernels: Compile) -> None:
     arrays = [np.zeros(256, np.float32), floats(256), floats(256)]
     source = only("scale_add")
@@ -187,6 +191,7 @@ def test_known_extents_are_kept_within_one_allocation(compile_kernels: Compile) 
         launch(short, "scale_add", (4,), (64,), arrays)
 
 
+@pytest.mark.slow
 def test_an_index_past_a_shared_array_is_out_of_bounds(compile_kernels: Compile) -> None:
     source = only("neighbours", ("+ 1) % 32)", "+ 1))"))
     expected = r"thread \(31,0,0\) reads 4 bytes out of bounds: shared array 'line' \+128 bytes \(it has 128\)"
@@ -203,6 +208,7 @@ def test_swapped_arguments_show(compile_kernels: Compile) -> None:
     assert np.abs(c - a @ b).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_divergent_barrier_is_an_error(compile_kernels: Compile) -> None:
     source = only("row_sum", ("  __syncthreads();", "  if (threadIdx.x != 7) __syncthreads();"))
     expected = (
@@ -214,6 +220,7 @@ def test_a_divergent_barrier_is_an_error(compile_kernels: Compile) -> None:
             launch(compile_kernels(source, race_check), "row_sum", (5,), (64,), [floats(5, 64), floats(5)])
 
 
+@pytest.mark.slow
 def test_two_places_are_not_one_barrier(compile_kernels: Compile) -> None:
     both = "  if (threadIdx.x < 32)\n__syncthreads();\n else\n__syncthreads();"
     source = only("row_sum", ("  __syncthreads();", both))
@@ -224,6 +231,7 @@ def test_two_places_are_not_one_barrier(compile_kernels: Compile) -> None:
         launch(compile_kernels(source), "row_sum", (5,), (64,), [floats(5, 64), floats(5)])
 
 
+@pytest.mark.slow
 def test_a_shuffle_waits_for_its_lanes(compile_kernels: Compile) -> None:
     source = only("shuffles", ("  out[me] =", "  if (me == 9) return;\n  out[me] ="))
     expected = r"thread \(0,0,0\) waits at a shuffle, line \d+, but thread \(9,0,0\) has exited"
@@ -236,6 +244,7 @@ def test_a_shuffle_waits_for_its_lanes(compile_kernels: Compile) -> None:
         launch(compile_kernels(source), "shuffles", (1,), (32,), [np.zeros(160, np.int32)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "conflict"),
     [
@@ -250,6 +259,7 @@ def test_blocks_do_not_wait_for_each_other(compile_kernels: Compile, target: str
         launch(compile_kernels(source), "row_sum", (5,), (64,), [floats(6, 64), floats(5)])
 
 
+@pytest.mark.slow
 def test_neighbouring_bytes_are_no_race_but_equal_ones_are(compile_kernels: Compile) -> None:
     arrays = [np.zeros(32, np.uint8), np.zeros(128, np.uint8), floats(64)]
     source = only("bytes", ("counts[((int)threadIdx.x)]", "counts[(((int)threadIdx.x) >> 1)]"))
@@ -258,6 +268,7 @@ def test_neighbouring_bytes_are_no_race_but_equal_ones_are(compile_kernels: Comp
         launch(compile_kernels(source), "bytes", (1,), (32,), arrays)
 
 
+@pytest.mark.slow
 def test_vectors_lie_at_multiples_of_their_size(compile_kernels: Compile) -> None:
     source = only("bytes", ("(pairs + (((int)threadIdx.x) * 2))", "(pairs + (((int)threadIdx.x) + 1))"))
     arrays = [np.zeros(32, np.uint8), np.zeros(128, np.uint8), floats(64)]
@@ -267,6 +278,7 @@ def test_vectors_lie_at_multiples_of_their_size(compile_kernels: Compile) -> Non
             launch(compile_kernels(source, race_check), "bytes", (1,), (32,), arrays)
 
 
+@pytest.mark.slow
 def test_shared_memory_starts_undefined(compile_kernels: Compile) -> None:
     source = only("neighbours", ("line[((int)threadIdx.x)] = x[((int)threadIdx.x)];", ";"))
     out = floats(32)

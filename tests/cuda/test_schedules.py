@@ -139,6 +139,7 @@ def test_rows_in_order() -> None:
     assert (launch.grid, launch.block) == ((5, 1, 1), (1, 1, 1))
 
 
+@pytest.mark.slow
 def test_put_adds_equal_indices_in_order(tmp_path: Path) -> None:
     function = kernels.put(3, 4, 6, "float32", True)
     emulated = Emulated({"put": function}, NANO, tmp_path)
@@ -197,6 +198,7 @@ def test_reductions_that_threads_cannot_share(tmp_path: Path) -> None:
     np.testing.assert_array_equal(emulated.run("any", [given])[-1], [False, True, False])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [100, 1000])
 def test_whole_warps_sum_together(tmp_path: Path, length: int) -> None:
     """From sm_70 on lanes of a warp go their own ways after a branch; a shuffle must name those it waits for."""
@@ -221,6 +223,7 @@ ONE_ROW_OR_COLUMN = {
 }
 
 
+@pytest.mark.slow
 def test_one_row_or_column(tmp_path: Path) -> None:
     """Nothing is read twice; in a tile, all threads of its padding would store to the same place."""
     emulated = Emulated(ONE_ROW_OR_COLUMN, NANO, tmp_path)
@@ -228,6 +231,7 @@ def test_one_row_or_column(tmp_path: Path) -> None:
     compare(ONE_ROW_OR_COLUMN, emulated)
 
 
+@pytest.mark.slow
 def test_the_last_rule_takes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread, for what no template could bind: here a product, and a sum with its epilogue."""
     monkeypatch.setattr(schedules, "GPU_RULES", schedules.GPU_RULES[-1:])
@@ -285,6 +289,7 @@ SUMS = {  # a thread each; together; together, beside those of the neighbours
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, -1])
 def test_any_number_of_threads_sums_the_same(tmp_path: Path, at: int) -> None:
     def at_an_end(function: tirx.PrimFunc, target: Target) -> tuple[str, tirx.PrimFunc]:

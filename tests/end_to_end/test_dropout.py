@@ -90,10 +90,12 @@ def test_predict_drops_nothing(step, model, batch):
     np.testing.assert_allclose(step.predict(batch[0]), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_equals_the_eager_graph_under_the_same_seed(step, model, folder):
     assert all(check.passed for check in verify(model, resolve_loss("cross_entropy"), folder))
 
 
+@pytest.mark.slow
 def test_the_mean_gradient_is_pytorch_s(step, model, batch):
     """Means over many draws of two generators: within five standard errors of each other, element by element."""
     draws = 400

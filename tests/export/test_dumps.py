@@ -41,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_pass_has_a_numbered_file(folder: Path) -> None:
     names = [path.name for path in sorted((folder / "train").iterdir())]
     passes = [rewrite.name for rewrite in pipeline.FILTERING]
@@ -86,6 +87,7 @@ def test_the_prediction_program_is_kept_as_a_model_without_weights() -> None:
     assert {tensor.name for tensor in skeleton.graph.initializer} >= set(model.state_dict())
 
 
+@pytest.mark.slow
 def test_equal_graphs_give_equal_files(folder: Path, tmp_path: Path) -> None:
     dump(tmp_path)
     written = [path.relative_to(folder) for path in folder.rglob("*.*")]
@@ -94,6 +96,7 @@ def test_equal_graphs_give_equal_files(folder: Path, tmp_path: Path) -> None:
         assert (tmp_path / path).read_bytes() == (folder / path).read_bytes()
 
 
+@pytest.mark.slow
 def test_an_artifact_gets_the_text_alone(folder: Path) -> None:
     """Nobody waits for ONNX that nobody asked for; `gfcompile graphs --onnx` makes it of the text."""
     dumps = dump(None)
@@ -140,6 +143,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == f"{missing}: no such folder; give the one that --dump wrote, or an artifact"
 
 
+@pytest.mark.slow
 def test_an_unwritable_dump_folder_is_a_users_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

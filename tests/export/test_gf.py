@@ -22,6 +22,7 @@ BY_OPERATOR = {
 aten = torch.ops.aten
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", BY_OPERATOR)
 def test_agrees_with_eager(operator: str) -> None:
     for case in BY_OPERATOR[operator]:
@@ -34,6 +35,7 @@ def test_every_operator_has_a_body_and_every_body_a_test() -> None:
     assert {str(target) for target in TABLE} == BY_OPERATOR.keys()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(conv_geometries())
 def test_convolution_gradients_of_any_geometry(geometry: Geometry) -> None:

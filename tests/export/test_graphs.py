@@ -126,6 +126,7 @@ def test_networks_as_people_train_them(make: Callable[..., nn.Module]) -> None:
     visited(step, pipeline.training_passes(SGD(momentum=0.9)), {"filter", "hoist"})
 
 
+@pytest.mark.slow
 def test_equal_graphs_give_equal_files() -> None:
     step = filtered(NETS["residual"](), nets.SHAPE)
     one, other = (

@@ -127,6 +127,7 @@ def test_exported_network(name, exporter, exported):
     np.testing.assert_array_equal(reference(filled, x)[0], reference(path, x)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "exporter"),
     [*itertools.product(("densenet", "unet"), UNFOLDED), ("resnet", UNFOLDED[0]), ("mobilenet_v3", UNFOLDED[0])],
@@ -147,6 +148,7 @@ def test_gradients_and_names_of_an_unfolded_network(name, exporter, exported):
         assert_near(gradients[1][key], expected, EXACT_GRADIENT, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def test_gradients_reach_every_weight_of_a_folded_network(exporter, exported):
     module, x = original("resnet")
@@ -162,6 +164,7 @@ def test_gradients_reach_every_weight_of_a_folded_network(exporter, exported):
     assert all(parameter.grad.abs().max() > 0 for parameter in ours.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo", "torchscript_unfolded"])
 def test_layers_keep_their_names(exporter, exported):
     """A layer is the module its weights are in; a folded batch norm is its convolution's bias, trained with it."""

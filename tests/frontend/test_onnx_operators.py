@@ -306,6 +306,7 @@ def check(model, expected, x, tmp_path) -> None:
         np.testing.assert_allclose(ours.numpy(force=True), theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "opset", "values"), CASES)
 def test_as_onnxruntime(lines, opset, values, tmp_path):
     model = model_of(lines, opset, **values)

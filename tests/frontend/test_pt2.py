@@ -226,6 +226,7 @@ def test_everything_an_exported_program_can_hold(tmp_path):
     torch.testing.assert_close(module.conv.weight.grad, net.conv.weight.grad, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_decomposed_program(tmp_path):
     torch.manual_seed(0)
     net, x = Region(), torch.randn(2, 3, 8, 8)

@@ -168,6 +168,7 @@ def test_a_module_at_two_places_is_one_layer():
     assert len(surveyed(nn.Sequential(conv, nn.ReLU(), conv), 1, 2, 5, 5)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_every_parameter_of_the_zoo_belongs_to_one_layer(name):
     model = ZOO[name]()

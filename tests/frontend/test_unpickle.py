@@ -346,6 +346,7 @@ def test_plain_state_may_have_the_name_of_a_method(tmp_path):
     assert load_model(str(tmp_path / "model.pt")).module[0].type == "act"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrapper", "maker", "inside"),
     [(torch.compile, "torch.compile", "_orig_mod"), (nn.DataParallel, "DataParallel", "module")],

@@ -61,6 +61,7 @@ def test_the_overhang_is_centred_with_the_larger_half_first(size, r):
     assert 0 <= before - after <= 1
 
 
+@pytest.mark.slow
 @given(conv_geometries())
 def test_input_windows_are_what_the_middle_tap_sees(geometry):
     """Row by row: output row o of the patch, seen through the middle tap, covers s rows from o*s + m."""
@@ -76,6 +77,7 @@ def test_input_windows_are_what_the_middle_tap_sees(geometry):
         assert rows(input_windows(conv, axis, geometry.r)) == expected
 
 
+@pytest.mark.slow
 @given(conv_geometries())
 def test_spans_lie_within_the_image(geometry):
     conv = product(geometry)
@@ -122,6 +124,7 @@ def test_dilation_on_the_patch_grid(dilation, r, kernel, expected):
     assert mix_dilation(conv, 0, r) == expected
 
 
+@pytest.mark.slow
 @given(conv_geometries())
 def test_the_unbiased_recipe_carries_the_strides(geometry):
     assert FilterRecipe.of(product(geometry), geometry.r, False).scale == 1 / (geometry.stride[0] * geometry.stride[1])

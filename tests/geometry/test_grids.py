@@ -62,6 +62,7 @@ def expected_parents(fine: Windows, coarse: Windows) -> list[int] | None:
     return found
 
 
+@pytest.mark.slow
 @ALIGNED
 @given(pairs())
 def test_parents(case):
@@ -88,6 +89,7 @@ def test_parents_by_hand(fine, coarse, expected):
     assert expected_parents(fine, coarse) == expected
 
 
+@pytest.mark.slow
 @ALIGNED
 @given(pairs())
 def test_groups_gather_exactly_the_patches_inside(case):
@@ -117,6 +119,7 @@ def test_a_grid_of_a_multiple_is_grouped(size, r, by):
     assert [sum(len(pixels(fine, i)) for i in range(*span)) for span in found.spans()] == list(map(len, cut(coarse)))
 
 
+@pytest.mark.slow
 @ALIGNED
 @given(pairs(), pairs())
 def test_refining_needs_both_axes(rows, cols):
@@ -130,6 +133,7 @@ def test_refining_needs_both_axes(rows, cols):
     )
 
 
+@pytest.mark.slow
 @ALIGNED
 @given(pairs())
 def test_grids_with_one_key_cut_the_image_alike(case):
@@ -184,6 +188,7 @@ def test_output_grids_of_equal_patch_are_equal(size, r):
     assert parents(output_windows(size, r), Windows(1, size, 0, 0, size)) == [0] * -(-size // r)
 
 
+@pytest.mark.slow
 @ALIGNED
 @given(conv_geometries(), st.integers(1, 3))
 def test_parents_of_the_grids_that_convolutions_have(geometry, factor):

@@ -275,6 +275,7 @@ def arguments_of(step: Step) -> tuple[str, str]:
     return repr(call.args), repr(call.kwargs)
 
 
+@pytest.mark.slow
 @given(NUMBERS, st.lists(st.integers(0, 5), max_size=4), DTYPES)
 @settings(max_examples=60, deadline=None)
 def test_arguments_read_back_exactly(fill: float, shape: list[int], dtype: torch.dtype) -> None:
@@ -301,6 +302,7 @@ def test_other_arguments(target: Any, args: tuple[Any, ...], kwargs: dict[str, A
     assert print_graph(again, "") == print_graph(step, "")
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(), min_size=1))
 @settings(max_examples=100, deadline=None)
 def test_names_read_back_whatever_is_in_them(name: str) -> None:
@@ -397,6 +399,7 @@ def test_weights_of_another_model_are_refused() -> None:
     assert str(caught.value) == expected
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_changed_text_is_read_or_refused(data: st.DataObject) -> None:

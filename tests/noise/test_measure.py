@@ -100,6 +100,7 @@ def test_the_loss_is_that_of_the_batch(case: tuple[nn.Module, Tensor, Tensor, Qu
     assert quality.measured.samples == 5
 
 
+@pytest.mark.slow
 def test_a_pointwise_layer_alone_is_exact_at_r_1() -> None:
     model, shape = ZOO["separable"](), INPUTS["separable"]
     quality = gfcompile.quality(model, torch.randn(shape), torch.zeros(shape[0], dtype=torch.int64), layers=1, r=(1,))
@@ -122,6 +123,7 @@ class Twice(nn.Module):
         return self.head(self.conv(self.conv(x).relu()).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_called_twice_has_one_weight_gradient() -> None:
     torch.manual_seed(0)
     model, x, y = Twice(), torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
@@ -137,6 +139,7 @@ def test_a_gradient_of_zero_says_nothing() -> None:
     assert comparison.result() == Likeness(None, None)
 
 
+@pytest.mark.slow
 def test_layers_that_share_a_kernel_are_measured_once() -> None:
     model, x, y = tied()
     measured = gfcompile.quality(model, x, y, r=(2,)).measured
@@ -148,6 +151,7 @@ def test_layers_that_share_a_kernel_are_measured_once() -> None:
     assert measured.gw_squared == {"two": pytest.approx(float((exact["one.weight"] ** 2).sum()), rel=1e-4)}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_filtered_has_a_size_all_the_same() -> None:
     model, x, y = one_dimensional()
     job = Job(model, (x,), resolve_loss("cross_entropy"), Request())
@@ -156,6 +160,7 @@ def test_what_cannot_be_filtered_has_a_size_all_the_same() -> None:
     assert measure(job, y, (2,)).gw_squared == expected
 
 
+@pytest.mark.slow
 def test_only_layers_that_cannot_be_filtered() -> None:
     model, x, y = one_dimensional()
     with pytest.raises(UserError) as error:
@@ -166,6 +171,7 @@ def test_only_layers_that_cannot_be_filtered() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "text"),
     [
@@ -194,12 +200,14 @@ class Pair(nn.Module):
         return self.head(torch.cat([self.conv(x).relu().mean((2, 3)), extra], 1))
 
 
+@pytest.mark.slow
 def test_several_inputs() -> None:
     x = (torch.randn(2, 3, 8, 8), torch.randn(2, 2))
     (layer,) = gfcompile.quality(Pair(), x, torch.tensor([0, 1]), layers=1, r=(2,)).measured.layers
     assert layer.layer == "conv"
 
 
+@pytest.mark.slow
 def test_what_torch_runs_and_tvm_does_not() -> None:
     """An operator without a translation: measured all the same."""
 
@@ -217,6 +225,7 @@ def test_what_torch_runs_and_tvm_does_not() -> None:
     assert layer.alone[2].gw.cosine is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -66,6 +66,7 @@ def test_json_is_the_same_data(capsys: Capture, good: list[str]) -> None:
     assert found["options"] == "--r 3.0=exact --r 4.0=exact"
 
 
+@pytest.mark.slow
 def test_the_options_that_it_proposes_are_understood(capsys: Capture, folder: Path) -> None:
     shape = "2x" + "x".join(map(str, SHAPE))
     options = ["--layers", "2", "--r", "3.0=exact", "--r", "4.0=4", "--input", shape, "--quick", "--json"]
@@ -125,6 +126,7 @@ def test_wrong_shape(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     assert line.endswith("; save samples of the shape that it takes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -98,6 +98,7 @@ class Kernels(nn.Module):
         return self.head(pooled.flatten(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "flagged"), [(SMOOTH, False), (EDGES, True)])
 def test_in_a_network(kernel: list[list[float]], flagged: bool) -> None:
     """The words flag the violated assumption, and the noise that was seen to grow."""

@@ -188,6 +188,7 @@ def check_against_oracle(geometry: Geometry, mode: str) -> None:
         np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-9, atol=1e-9 * (1 + np.abs(expected).max()))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(conv_geometries())
 def test_exact_convolutions_equal_pytorch(geometry):

@@ -148,6 +148,7 @@ def test_parameters_with_equal_settings_share_what_the_step_count_gives():
     assert sorted(node.args[1] for node in nodes(step, gf.bias_correction.default)) == [0.5, 0.9, 0.999]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), AdamW()], ids=["sgd", "adamw"])
 def test_updates_come_behind_every_reader_of_the_old_value(layers, optimizer):

@@ -211,6 +211,7 @@ def test_equal_nodes_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(keys) == behind
 
 
+@pytest.mark.slow
 def test_work_that_statistics_share_is_moved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = deep()
     graph, tower = made.step.body.graph, made.statistic.args[0]

@@ -17,6 +17,7 @@ from tests.passes.tiny import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", ["eval", "train"])
 @pytest.mark.parametrize("options", [{"affine": False}, {"eps": 0.1, "momentum": 0.7}], ids=str)
 def test_numbers_stay_for_other_batch_norms(batchnorm, options):

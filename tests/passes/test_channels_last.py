@@ -1,5 +1,6 @@
 """channels_last: values move, none changes, and trained convolution weights are packed."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ aten, gf = torch.ops.aten, torch.ops.gf
 BEFORE = (*pipeline.FILTERING, AppendOptimizer(SGD(0.9, 1e-4)), FoldBatchnorm(), FoldFrozen(), RemoveDead())
 
 
+@pytest.mark.slow
 def test_lays_images_and_weights_out():
     step = network_step(*BEFORE)
     assert_golden("channels_last.before", step)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -82,6 +83,7 @@ def test_random_numbers_end_the_prefix():
     assert [ending.reason for ending in prefix.endings] == ["random numbers are drawn in every step"]
 
 
+@pytest.mark.slow
 def test_a_statistic_moves_with_all_that_it_is_made_of():
     made = deep()
     crossing = Crossing(made.step)

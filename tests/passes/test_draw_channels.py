@@ -103,6 +103,7 @@ class Scaled(nn.Module):
         return x.mean((2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True], ids=["filtered", "exact"])
 def test_kernels_go_by_their_names(exact: bool) -> None:
     step = step_of(Scaled(), (2, 3, 9, 9), sparse={"*": 0.4}, exact=exact)

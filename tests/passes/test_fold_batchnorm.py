@@ -15,6 +15,7 @@ def followed_by_norm(stem: nn.Module) -> nn.Module:
     return nn.Sequential(stem, nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3), *tail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stem",
     [

@@ -141,6 +141,7 @@ def fork_step():
     return applied(traced(Fork(), (1, 1, 5, 5), Request(layers=2)), *BEFORE)
 
 
+@pytest.mark.slow
 def test_two_equal_sums_become_one():
     step = fork_step()
     before = numbers(step)
@@ -172,6 +173,7 @@ def masked_step(r: int = 4) -> Step:
     return applied(filtered(model, (1, 3, 8, 8), r=r), *CALCULUS)
 
 
+@pytest.mark.slow
 def test_moves_what_statistics_are_made_of():
     """The mask is computed before the loss, and neither it nor the ReLU lives on behind it."""
     step = masked_step()
@@ -193,6 +195,7 @@ NETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "r"), [*((name, 4) for name in NETS), ("masks", 2), ("joins", 2)])
 def test_only_the_order_changes(name, r):
     """The same numbers to the bit, the same nodes but for copies of shared forward work, nothing erased twice.

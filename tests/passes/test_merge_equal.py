@@ -1,5 +1,6 @@
 """merge_equal: what the backward pass computes twice it computes once; the forward pass stays as it is."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -34,6 +35,7 @@ class Fork(nn.Module):
         return self.head((self.left(x) + self.right(x)).mean((2, 3)) + self.point(x).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_numbers_stay():
     """Exactly: nothing is computed otherwise."""
     step = applied(filtered(Fork(), (1, 3, 4, 4), batchnorm="train"), *BEFORE)

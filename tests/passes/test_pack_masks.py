@@ -56,6 +56,7 @@ def saved_bytes(step: Step) -> int:
     )
 
 
+@pytest.mark.slow
 def test_counts_dearer_than_bits_count_bits():
     step = counted_step(2)
     assert_golden("pack_masks.counts.before", step)
@@ -73,6 +74,7 @@ def test_large_patches_are_counted():
     assert text(step) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("r", "joins"), [(1, 0), (2, 1), (2, 3), (3, 3), (4, 3), (8, 1)])
 def test_never_keeps_more_than_without_it(r, joins):
     """The point of the pass, counted: what crosses the loss, in bytes."""

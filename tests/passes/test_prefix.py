@@ -84,6 +84,7 @@ def test_the_halves_make_the_whole(layers: int, exact: bool) -> None:
     assert {value.role for value in features.inputs} == {Role.INPUT, Role.CONSTANT}
 
 
+@pytest.mark.slow
 def test_a_residual_block_is_cut_on_both_paths() -> None:
     assert shapes(find_prefix(resnet(1))) == [(2, 2, 2, 64)] * 2
 
@@ -106,6 +107,7 @@ def test_the_narrow_side_of_an_expansion_is_stored() -> None:
     assert shapes(find_prefix(step)) == [(2, 2, 2, 40)]
 
 
+@pytest.mark.slow
 def test_multiply_adds_are_counted() -> None:
     """Two frozen convolutions; the last is trained exactly: forward and its weight gradient, and the classifier's."""
     prefix = find_prefix(rewritten(small(), layers=1, exact=True))
@@ -146,6 +148,7 @@ def refusal_of(model: nn.Module, shape: tuple[int, ...] = SHAPE, **wishes: Any) 
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_nothing_frozen_is_refused() -> None:
     assert refusal_of(small(), exact=True) == (
         "--cache-prefix: nothing to cache: no convolution is frozen before '0', which is trained;"
@@ -153,6 +156,7 @@ def test_nothing_frozen_is_refused() -> None:
     )
 
 
+@pytest.mark.slow
 def test_samples_that_mix_from_the_start_are_refused() -> None:
     model = with_head(nn.BatchNorm2d(3), conv(3, 8), nn.ReLU(), conv(8, 8), shape=SHAPE)
     assert refusal_of(model, layers=1, batchnorm="train") == (
@@ -161,6 +165,7 @@ def test_samples_that_mix_from_the_start_are_refused() -> None:
     )
 
 
+@pytest.mark.slow
 def test_features_dearer_than_their_work_are_refused() -> None:
     """64 channels of the input's size, each made of one by nine multiply-adds."""
     model = with_head(conv(1, 64), nn.ReLU(), conv(64, 2), shape=(4, 1, 16, 16))
@@ -170,6 +175,7 @@ def test_features_dearer_than_their_work_are_refused() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_input_that_the_suffix_reads_is_a_feature() -> None:
     model = with_head(
         Residual(conv(3, 32, k=5), nn.ReLU(), conv(32, 4), nn.ReLU(), conv(4, 3), act=nn.ReLU()), shape=SHAPE

@@ -89,6 +89,7 @@ def test_changes_the_filtered_gradients_only():
     assert changed == {"conv.weight"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape", "layer", "reason"),
     [

@@ -427,6 +427,7 @@ def test_numbers_and_what_remains(name):
     assert_same_numbers(before, numbers(step), relative=REORDERED)
 
 
+@pytest.mark.slow
 def test_sinks_through_masks_and_scales():
     """The golden pair: a strided convolution behind ReLU and BatchNorm, both convolutions filtered."""
     step = case(
@@ -438,6 +439,7 @@ def test_sinks_through_masks_and_scales():
     assert site_names(step), "nothing was rewritten"
 
 
+@pytest.mark.slow
 def test_sinks_through_a_join():
     """The golden pair of a residual join: the mask behind it multiplies the one before."""
     step = case(stem, relu, lambda: Residual(conv()), shape=(1, 3, 4, 4)).step()
@@ -457,6 +459,7 @@ def test_more_joins_than_allowed():
     assert {shape for shape, _ in remaining(step)} == {FULL}
 
 
+@pytest.mark.slow
 def test_joins_without_masks_do_not_count():
     """Pre-activation and linear bottlenecks add patch values: any depth is one term."""
     step = case(stem, *[lambda: Residual(conv(), act=nn.Identity())] * (MOST_TERMS + 2)).step()
@@ -466,6 +469,7 @@ def test_joins_without_masks_do_not_count():
     assert_same_numbers(before, numbers(step), relative=REORDERED)
 
 
+@pytest.mark.slow
 def test_every_mean_and_sum_of_a_sunk_gradient_is_a_site():
     step = case(stem, norm, relu, conv).step()
     means = len(nodes(step, PATCH_MEAN))
@@ -503,6 +507,7 @@ def test_any_batch(batch, batchnorm):
     assert remaining(step) == ()
 
 
+@pytest.mark.slow
 def test_a_slice_with_a_step_as_a_factor():
     """x[:, ::2] * g: the statistic is of the sliced map, not of a whole one cut elsewhere."""
 
@@ -520,6 +525,7 @@ def test_a_slice_with_a_step_as_a_factor():
     assert remaining(step) == ()
 
 
+@pytest.mark.slow
 def test_a_mask_of_one_channel():
     """where(score > 0, x, 0) with a score a pixel, then ReLU: the product of a narrow mask and a wide one."""
 
@@ -538,6 +544,7 @@ def test_a_mask_of_one_channel():
     assert_shapes_are_true(step)
 
 
+@pytest.mark.slow
 def test_in_float32_the_graph_runs_as_it_is_written():
     step = case(stem, norm, nn.Hardswish, SqueezeExcite, lambda: Residual(conv()), conv).step()
     before = numbers(step, torch.float32)
@@ -546,6 +553,7 @@ def test_in_float32_the_graph_runs_as_it_is_written():
     assert {value.dtype for value in after.values()} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("joins", "is_dear"), [(3, False), (6, True)])
 def test_statistics_that_outweigh_their_map(joins, is_dear):
     """A trained batch norm behind k joins wants k sums a patch: at r = 2, four of them weigh as much as the map."""

@@ -72,6 +72,7 @@ def test_overlapping_windows_add_up_in_one_table():
     assert max(node.args[1].meta["val"].shape[1] for node in moves) > 1
 
 
+@pytest.mark.slow
 def test_indices_from_the_input_stay():
     """Which element is the largest is not known before the batch is."""
     step = traced(Moving(lambda y: y.flatten(1)[:, y.sum((0, 2, 3)).argsort()]), SHAPE, Request(layers=1, exact=True))

@@ -38,6 +38,7 @@ def stops() -> dict[str, Step]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["tour.00_traced", *(f"tour.{i:02}_{each.name}" for i, each in enumerate(pipeline.FILTERING, 1))]
 )
@@ -49,6 +50,7 @@ def test_no_stop_of_another_tour_is_left(stops):
     assert {path.stem for path in GOLDEN.glob("tour.*.txt")} == set(stops)
 
 
+@pytest.mark.slow
 def test_nothing_is_materialised():
     step = pipeline.run(tour_step(), pipeline.FILTERING)
     (sunk,) = [event for event in step.log if event.pass_name == Sink.name]

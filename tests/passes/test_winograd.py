@@ -36,6 +36,7 @@ def conv(ci: int = 32, co: int = 32, k: int = 3, **options: int) -> nn.Conv2d:
     return nn.Conv2d(ci, co, k, **{"padding": 1, **options})
 
 
+@pytest.mark.slow
 def test_frozen_weights_are_transformed_beforehand_and_trained_ones_by_the_kernel() -> None:
     step = laid_out(conv(), conv())
     before = numbers(step)
@@ -61,6 +62,7 @@ def test_weights_are_transformed_at_compile_time() -> None:
     assert_same_numbers(before, numbers(step), torch.float32)  # the constant is rounded to it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -79,6 +81,7 @@ def test_leaves_other_convolutions(other: nn.Conv2d) -> None:
     assert site in Winograd().run(step).body.graph.nodes
 
 
+@pytest.mark.slow
 def test_leaves_a_step_that_updates_statistics() -> None:
     net = with_head(conv(), nn.BatchNorm2d(32), conv(), shape=SHAPE)
     step = traced(net, SHAPE, Request(layers=1, batchnorm="train"))

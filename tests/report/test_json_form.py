@@ -106,6 +106,7 @@ def test_what_is_written_is_read_as_it_was(reports: dict[str, Report], case: str
     assert json.dumps(as_data(again), indent=1) == text
 
 
+@pytest.mark.slow
 def test_a_survey_has_no_later_parts(reports: dict[str, Report]) -> None:
     """And says of the rest what the report says."""
     job = job_for("full")
@@ -135,6 +136,7 @@ def test_null_and_absent(reports: dict[str, Report]) -> None:
     assert list(frozen["flops"]["exact"]) == ["forward"]
 
 
+@pytest.mark.slow
 def test_a_key_too_few_is_refused(reports: dict[str, Report]) -> None:
     data = as_data(reports["full"])
     places = [(part, key) for part, key in inside(data) if isinstance(part, dict) and key not in MAY_MISS]

@@ -102,6 +102,7 @@ def test_passes_and_versions(report: Report) -> None:
     assert {"gfcompile", "torch", "tvm", "python"} <= set(report.versions)
 
 
+@pytest.mark.slow
 def test_a_refused_layer_has_its_reason() -> None:
     report = make_report(analyse_lean(job_for("grouped", layers=1, compat="reference")))
     reason = "the reference formulas know groups=1 and depthwise only, not groups=4"

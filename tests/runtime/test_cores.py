@@ -75,6 +75,7 @@ def test_more_threads_than_big_cores_run_anywhere(tmp_path: Path) -> None:
     assert ask(tmp_path, lane=1) == (1, [ALL, ALL, ALL])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "speeds",
     [

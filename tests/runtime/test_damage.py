@@ -38,6 +38,7 @@ def whole(build: Build, batch: tuple[np.ndarray, np.ndarray]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @each_file
 def test_python_refuses_every_flip(whole: Path, name: str, flips: int) -> None:
     assert_harmless(try_each(whole, draw_flips(whole / name, flips)), flips)

@@ -33,6 +33,7 @@ def rate_of(kill: int) -> str:
     return WILD if kill % 15 == 7 else TOO_LARGE if kill % 15 == 11 else NORMAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", often([120, 300], [120]))
 def test_kills_at_random_moments_lose_nothing_that_was_promised(
     artifact: Path, data: Data, tmp_path: Path, kills: int
@@ -214,6 +215,7 @@ def test_a_state_that_the_loss_does_not_betray(
     assert not list(tmp_path.glob("*run.ckpt*"))
 
 
+@pytest.mark.slow
 def test_two_on_one_checkpoint(artifact: Path, data: Data, tmp_path: Path) -> None:
     """Asked often, so that some ask while the first is moving its files: neither gets in, and the first goes on."""
     path = tmp_path / "run.ckpt"

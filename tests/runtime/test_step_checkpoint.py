@@ -116,6 +116,7 @@ def test_a_foreign_checkpoint_is_refused_whole(
         assert step.steps == 2
 
 
+@pytest.mark.slow
 def test_every_flipped_or_missing_byte_is_noticed(build: Build, batch: Batch, tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     with Step.load(build()) as step:

@@ -139,6 +139,7 @@ def test_a_pool_builds_every_algorithm(template: str, tmp_path: Path) -> None:
     assert LocalRunner(NATIVE, 2, 1e-4).run(built.path, 60).error <= MOST_ERROR
 
 
+@pytest.mark.slow
 def test_spaces_begin_with_what_is_counted() -> None:
     few = Convolution((1, 7, 7), (512, 512), (1, 1), is_frozen=False)
     for convolution in (FROZEN, few):
@@ -257,6 +258,7 @@ def test_kernels_begin_with_what_was_best_for_their_convolutions(
         assert first.decisions["turns"] == wanted
 
 
+@pytest.mark.slow
 def test_an_artifact_has_its_open_convolutions(counted: Lowered, tmp_path: Path) -> None:
     tasks = place_lean(counted, NATIVE).tasks
     found = read_tasks(write_folder(tmp_path / "step", tasks))
@@ -266,6 +268,7 @@ def test_an_artifact_has_its_open_convolutions(counted: Lowered, tmp_path: Path)
     }
 
 
+@pytest.mark.slow
 def test_no_winograd_leaves_nothing_open(job: Job) -> None:
     plain = Job(job.module, job.example, job.loss, job.request, winograd=False)
     lowered = lower_job(plain)

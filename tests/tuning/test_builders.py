@@ -39,6 +39,7 @@ def asked(decisions: Decisions) -> Candidate:
     return Candidate("any", decisions)
 
 
+@pytest.mark.slow
 def test_trials_come_back_by_their_keys(pool: BuildPool) -> None:
     kernels = {"conv": convolution(), "scaled": scaled(2.0)}
     for name, function in kernels.items():

@@ -208,6 +208,7 @@ def test_a_jetson_s_library_is_for_its_processor_and_its_glibc(tmp_path: Path) -
     assert built.read_bytes()[18] == 183  # EM_AARCH64
 
 
+@pytest.mark.slow
 def test_workers_build_them(gpu: EmulatedGpu, tmp_path: Path) -> None:
     function = str(tvm.ir.save_json(PRODUCT))
     asked = {depth: Candidate("matmul", {"tile": (32, 32, 2, 2), "depth": depth}) for depth in (8, 16)}

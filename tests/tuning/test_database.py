@@ -101,6 +101,7 @@ def test_a_cut_loses_one_record_and_the_next_is_safe(
 GARBAGE = st.binary(min_size=1, max_size=30).filter(lambda line: line.strip() and b"\n" not in line)
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | GARBAGE, max_size=6))
 def test_garbage_is_reported_by_its_line(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | None]) -> None:
     path = tmp_path_factory.mktemp("garbage") / "t.jsonl"

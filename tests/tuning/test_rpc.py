@@ -85,6 +85,7 @@ def test_two_boards_work_at_the_same_time(pair: Callable[..., RpcRunner], build:
     assert len(runner.read_state()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "timeout", "text"),
     [

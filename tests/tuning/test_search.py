@@ -78,6 +78,7 @@ def test_it_finds_the_best_of_a_table(seed: int) -> None:
     assert max(gains) == BEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 8, 50])
 def test_nothing_is_asked_twice(batch: int) -> None:
     search = Search([FIRST, SECOND], seed=1)

@@ -106,6 +106,7 @@ def test_an_interrupt_that_was_only_noted_ends_the_session_behind_its_batch(star
     assert len(runner.runs) == 1  # the untuned kernel's
 
 
+@pytest.mark.slow
 def test_time_is_the_budget(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     for module in (session_module, status_module):
@@ -122,6 +123,7 @@ def test_time_is_the_budget(start: Start, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(runner.runs) == 1 + 2 * 8 + 3
 
 
+@pytest.mark.slow
 def test_without_a_budget_it_ends_when_nothing_better_is_found(start: Start) -> None:
     session, _ = start(same_speed, ONE, Database())
     session.run(Budget())
@@ -137,6 +139,7 @@ def test_kernels_without_choices_or_calls_are_left_alone(start: Start) -> None:
     assert runner.runs == []
 
 
+@pytest.mark.slow
 def test_what_takes_no_time_is_left_alone(start: Start) -> None:
     tasks = [task(product(), "long", calls=1000), task(convolution(), "short")]
     database = Database()
@@ -293,6 +296,7 @@ def test_records_that_mean_nothing_do_no_harm(start: Start, changes: dict[str, A
     assert len(database.records) == 9
 
 
+@pytest.mark.slow
 def test_a_candidate_that_comes_out_as_one_before_is_no_trial(start: Start) -> None:
     """A hint of another kernel may have an option that is none here."""
     database = Database()
@@ -322,6 +326,7 @@ def test_no_kernel_can_be_measured(start: Start) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_measured_stays_as_it_is(start: Start) -> None:
     def table(candidate: Candidate, before: int) -> Measurement:
         if candidate.template == "conv":
@@ -334,6 +339,7 @@ def test_a_kernel_that_cannot_be_measured_stays_as_it_is(start: Start) -> None:
     assert {record.name for record in database.records} == {"product"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [0, 5, 13])
 def test_an_interrupt_leaves_what_was_finished(start: Start, tmp_path: Path, finished: int) -> None:
     path = tmp_path / "trials.jsonl"
@@ -354,6 +360,7 @@ def test_an_interrupt_leaves_what_was_finished(start: Start, tmp_path: Path, fin
     assert {key_of(record) for record in found.records} <= keys
 
 
+@pytest.mark.slow
 def test_a_hot_machine_is_given_a_pause(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     heat, slept, clock = [85_000], [], [0.0]
 
@@ -395,6 +402,7 @@ def test_runs_that_confirm_count_as_one_value_each() -> None:
     assert compare([one]) == (2.0, 2.0)  # any
 
 
+@pytest.mark.slow
 def test_flawed_candidates_from_end_to_end(tmp_path: Path) -> None:
     """Built, run, compared: one computes a thousandth more, another ends its builder; neither is ever followed."""
     path = tmp_path / "trials.jsonl"

@@ -177,6 +177,7 @@ def test_what_was_drawn_can_be_followed(function: tirx.PrimFunc, drawn: Drawn) -
         assert same(follow(record.template, record.decisions, function, NATIVE), one.function), one.candidate
 
 
+@pytest.mark.slow
 @EACH
 def test_decisions_stand_in_the_trace(function: tirx.PrimFunc, drawn: Drawn) -> None:
     """As MetaSchedule's own do; the trace alone makes the same kernel."""

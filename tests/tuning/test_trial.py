@@ -69,11 +69,13 @@ def test_a_schedule_is_compared_with_plain_loops(tmp_path: Path) -> None:
     assert 0 <= measure(function, function, tmp_path).error < 1e-5
 
 
+@pytest.mark.slow
 def test_the_error_is_relative_to_the_largest_value(tmp_path: Path) -> None:
     found = measure(scaled(2.0), schedule(scaled(2.5), NATIVE), tmp_path)
     assert found.error == pytest.approx(0.25, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_workspaces_are_there(tmp_path: Path) -> None:
     """Outside parallel loops and inside them: the candidate's are its own, not the reference's."""
     function = convolution()
@@ -101,6 +103,7 @@ BYTES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64"])
 def test_operands_that_are_no_floats(dtype: str, tmp_path: Path) -> None:
     """An integer may be an index: a row is taken by each, which must exist."""
@@ -112,6 +115,7 @@ def test_operands_that_are_no_floats(dtype: str, tmp_path: Path) -> None:
     assert measure(function, schedule(function, NATIVE), tmp_path).error == 0
 
 
+@pytest.mark.slow
 def test_bytes_are_compared_as_numbers(tmp_path: Path) -> None:
     """The inputs hold zeros and ones, so that the reference's largest value is 4."""
     function = kernel(lambda x: te.compute(x.shape, lambda i: x[i] + tirx.const(3, "uint8")), (64,), dtypes=("uint8",))
@@ -119,6 +123,7 @@ def test_bytes_are_compared_as_numbers(tmp_path: Path) -> None:
     assert measure_c(function, BYTES.replace("+ 3", "* 3"), tmp_path / "wrong").error == pytest.approx(3 / 4)
 
 
+@pytest.mark.slow
 def test_every_output_is_compared(tmp_path: Path) -> None:
     def two(second: float) -> tirx.PrimFunc:
         def compute(x: te.Tensor) -> list[te.Tensor]:
@@ -193,6 +198,7 @@ def test_a_library_holds_trials_of_its_own(tmp_path: Path) -> None:
     assert errors == [0, pytest.approx(0.5, rel=1e-5)] * 2
 
 
+@pytest.mark.slow
 def test_a_reference_is_compiled_once(tmp_path: Path) -> None:
     function = scaled(2.0)
     reference = compile_for_trial(schedule(function, NATIVE), "reference", NATIVE, tmp_path)
