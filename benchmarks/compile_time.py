@@ -32,7 +32,7 @@ MODELS = {  # factory, input
     "efficientnet_b0": ("efficientnet:efficientnet_b0", "8x3x224x224"),
     "deeplabv3": ("tests.models.deeplab:deeplabv3", "2x3x224x224"),
 }
-PLANNED = ("tests.models.mobilenet:mobilenet_v2", "8x3x224x224", "24MB")
+PLANNED = ("tests.models.mobilenet:mobilenet_v2", "8x3x224x224", "50MB")
 IN_PYTHON = """
 import importlib, sys, time, torch, gfcompile
 module, factory = sys.argv[1].split(":")

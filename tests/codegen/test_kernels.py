@@ -91,6 +91,7 @@ SHAPES = [
     geometry(1, 1, 7, (5, 5), 3, 1, 4),  # more padding than the kernel reaches
     geometry(1, 64, 512, (7, 7), 3, 1, 1),  # weights larger than L2: channels outside
     geometry(2, 32, 32, (28, 28), 3, 1, 1, g=32),  # depthwise
+    geometry(2, 8, 8, (9, 8), 3, 2, 0, g=8),  # depthwise and strided, its padding not "same"
     geometry(2, 24, 24, (15, 14), 3, 2, 1, g=24),
     geometry(1, 5, 5, (9, 9), 5, 2, 4, d=2, g=5),
 ]
