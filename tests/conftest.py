@@ -7,10 +7,13 @@ less often here, which saves an eighth of a compile's time.
 
 The networks are tiny, and a worker runs on every core: more threads of PyTorch would only wait for each other, busily,
 and more processes of a compile would take each other's time.
+
+Who starts the suite in the background has Ctrl-C ignored, and tests that send it would wait for nothing.
 """
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,8 @@ os.environ["GFCOMPILE_TUNING"] = str(HERE / "nothing_tuned.jsonl")
 os.environ.setdefault("GFCOMPILE_JOBS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, by child processes too
 gc.set_threshold(200_000, 20, 100)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files that take a minute and more (docs/suite.md): they begin, so that no worker is left with one at the end.
 LONGEST = (
