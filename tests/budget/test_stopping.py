@@ -206,7 +206,7 @@ def test_an_interrupt_that_is_lost_ends_the_search(
     assert len(planner.arenas.known) == (1 if becomes == "an error" else 2)
 
 
-MOMENTS = 4
+MOMENTS = 8
 
 
 def start_in_copy(planner: Planner, folder: Path, command: list[str]) -> int:
