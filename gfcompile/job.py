@@ -9,13 +9,13 @@ from typing import Any
 
 import tvm
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from gfcompile.codegen.driver import Planned
 from gfcompile.codegen.program import Program
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
 from gfcompile.codegen.tuned.tasks import Task, step_tasks
+from gfcompile.frontend.differentiate import CoreProgram
 from gfcompile.frontend.losses import Loss
 from gfcompile.optimizers import SGD, Optimizer
 from gfcompile.passes.prefix import Prefix
@@ -53,7 +53,7 @@ class Surveyed:
     job: Job
     module: nn.Module
     layers: list[Layer]
-    forward: ExportedProgram
+    forward: CoreProgram
     output: Any
 
 

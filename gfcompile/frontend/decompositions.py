@@ -20,7 +20,7 @@ Normalised = tuple[Tensor, Tensor, Tensor]
 
 
 def decompositions() -> dict[Any, Any]:
-    """For `run_decompositions` and the joint trace: operator -> the same in smaller ones."""
+    """For the tracer: operator -> the same in smaller ones."""
     return {**_core(), **_OURS, **ORDERING, **SCANS}
 
 

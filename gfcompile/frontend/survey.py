@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
+from gfcompile.frontend.differentiate import CoreProgram
 from gfcompile.geometry.convolution import ConvGeometry
 from gfcompile.graph.ownership import find_weights, module_of, parameters_of
 from gfcompile.graph.walks import nodes_above
@@ -31,7 +31,7 @@ def shared_names(module: nn.Module) -> dict[str, str]:
     return {name: last[tensor] for name, tensor in named if last[tensor] != name}
 
 
-def survey(program: ExportedProgram, module: nn.Module, read_output: int | None = None) -> list[Layer]:
+def survey(program: CoreProgram, module: nn.Module, read_output: int | None = None) -> list[Layer]:
     """Layers of the module's decomposed forward program; `read_output` says which of its outputs the loss reads."""
     reader = _Reader(program)
     used = _used_nodes(program, read_output)
@@ -107,9 +107,9 @@ def why_undrawable(node: fx.Node, rank: int, kernel: str | None, own: Sequence[s
     return None
 
 
-def _used_nodes(program: ExportedProgram, read_output: int | None) -> set[fx.Node]:
+def _used_nodes(program: CoreProgram, read_output: int | None) -> set[fx.Node]:
     """What the output in question depends on, or any output if none is."""
-    specs = program.graph_signature.output_specs
+    specs = program.signature.output_specs
     results = program.graph.output_node().args[0]
     outputs = [node for spec, node in zip(specs, results, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
     read = outputs if read_output is None else [outputs[read_output]]
@@ -119,8 +119,8 @@ def _used_nodes(program: ExportedProgram, read_output: int | None) -> set[fx.Nod
 class _Reader:
     """Knows which parameters a node reads, directly or as weights computed from them."""
 
-    def __init__(self, program: ExportedProgram) -> None:
-        signature = program.graph_signature
+    def __init__(self, program: CoreProgram) -> None:
+        signature = program.signature
         self.owner = dict(signature.inputs_to_parameters)
         inputs = set(signature.user_inputs)
         constants = [node for node in program.graph.nodes if node.op == "placeholder" and node.name not in inputs]

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
-from torch.export.exported_program import _decompose_exported_program
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gfcompile.errors import UserError
-from gfcompile.frontend.decompositions import decompositions
 from gfcompile.frontend.dialect import ASSERTIONS, speak_dialect
+from gfcompile.frontend.differentiate import CoreProgram, differentiate, flatten
 from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
@@ -25,7 +24,6 @@ from gfcompile.step import Role, Step, Value
 
 TARGET, SAMPLE_WEIGHT = Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight")
 SEED = Value(Role.SEED, "seed")
-UNREACHED = ("did not receive a gradient", "does not require gradients")  # in the tracer's words
 _PREFIX = "model."
 _NORMS = (nn.modules.batchnorm._NormBase,)
 
@@ -77,42 +75,31 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
         ) from error
 
 
-def trace_forward(module: nn.Module, inputs: Inputs) -> ExportedProgram:
+def trace_forward(module: nn.Module, inputs: Inputs) -> CoreProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
     with _tracing(), torch.no_grad():
         program = torch.export.export(module, inputs, strict=False)
         speak_dialect(program.graph_module)
-        return _decompose(program)
+        return flatten(program)
 
 
-def _decompose(program: ExportedProgram, joint_loss_index: int | None = None) -> ExportedProgram:
-    """As `run_decompositions` does, which knows no loss and looks at all of PyTorch's operators each time."""
-    return _decompose_exported_program(
-        program,
-        cia_to_decomp={},
-        python_decomp_table=decompositions(),
-        joint_loss_index=joint_loss_index,
-        decompose_custom_triton_ops=False,
-    )
-
-
-def forward_step(program: ExportedProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
+def forward_step(program: CoreProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
     """The prediction program as a step: outputs only. Buffers that training updates are not constants here either."""
     doors = iter(input_values(inputs))
     signature = [
         _state_value(spec.kind, spec.target) if spec.target is not None else next(doors)
-        for spec in program.graph_signature.input_specs
+        for spec in program.signature.input_specs
     ]
     kept: list[fx.Node] = []
     outputs: list[Value] = []
-    for spec, node in zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True):
+    for spec, node in zip(program.signature.output_specs, program.graph.output_node().args[0], strict=True):
         if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, fx.Node):
             kept.append(node)
             outputs.append(Value(Role.OUTPUT, f"output{len(outputs)}" if outputs else "output"))
-    body = program.graph_module
+    body = program.body
     body.graph.output_node().args = (tuple(kept),)
     _settle(body)
-    return Step(body, signature, outputs, plan, dict(_tensors(program)), updated_buffers)
+    return Step(body, signature, outputs, plan, _own(program.tensors), updated_buffers)
 
 
 def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss, plan: Plan) -> Step:
@@ -131,7 +118,7 @@ def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss
         program = torch.export.export(_WithLoss(module, loss), arguments, strict=False)
         speak_dialect(program.graph_module, _seed_of(program))
         _freeze_unread(program)
-        joint = _decompose(program, joint_loss_index=0)
+        joint = differentiate(program)
     return _training_step(joint, plan, [*input_values(inputs), TARGET, SAMPLE_WEIGHT, SEED])
 
 
@@ -164,16 +151,16 @@ def _seed_of(program: ExportedProgram) -> fx.Node:
     return next(node for node in program.graph.nodes if node.name == seed)
 
 
-def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> Step:
+def _training_step(joint: CoreProgram, plan: Plan, doors: list[Value]) -> Step:
     user_inputs = iter(doors)
     inputs = []
-    for spec in joint.graph_signature.input_specs:
+    for spec in joint.signature.input_specs:
         if spec.target is None:
             inputs.append(next(user_inputs))
         else:
             inputs.append(_state_value(spec.kind, spec.target.removeprefix(_PREFIX)))
     outputs = []
-    for spec in joint.graph_signature.output_specs:
+    for spec in joint.signature.output_specs:
         name = (spec.target or "loss").removeprefix(_PREFIX)
         kinds = {
             OutputKind.LOSS_OUTPUT: Role.LOSS,
@@ -181,12 +168,12 @@ def _training_step(joint: ExportedProgram, plan: Plan, doors: list[Value]) -> St
             OutputKind.BUFFER_MUTATION: Role.BUFFER,
         }
         outputs.append(Value(kinds[spec.kind], name))
-    _drop_unused_seed(joint.graph_module, inputs)
-    _name_doors(joint.graph_module, inputs)
-    _settle(joint.graph_module)
-    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _tensors(joint)}
+    _drop_unused_seed(joint.body, inputs)
+    _name_doors(joint.body, inputs)
+    _settle(joint.body)
+    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _own(joint.tensors).items()}
     updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
-    return Step(joint.graph_module, inputs, outputs, plan, tensors, updated)
+    return Step(joint.body, inputs, outputs, plan, tensors, updated)
 
 
 def _settle(body: fx.GraphModule) -> None:
@@ -223,10 +210,8 @@ def _state_value(kind: InputKind, target: str) -> Value:
     return Value(roles[kind], target)
 
 
-def _tensors(program: ExportedProgram) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in {**program.constants, **program.state_dict}.items():
-        if isinstance(tensor, Tensor):
-            yield name, tensor.detach().clone()
+def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager
@@ -259,9 +244,6 @@ def _tracing() -> Iterator[None]:
     except UserError as error:
         raise UserError(str(error).splitlines()[0]) from error  # fx appends the node and a traceback
     except (RuntimeError, NotImplementedError, AssertionError) as error:
-        if any(phrase in str(error) for phrase in UNREACHED):
-            way_out = f"name the layers that it does with {option('train')}"
-            raise UserError(f"model: the loss does not depend on all that is to be trained; {way_out}") from error
         if isinstance(error, AssertionError):
             raise
         raise UserError(
