@@ -69,6 +69,7 @@ def trace_steps(surveyed: Surveyed, plan: Plan, progress: Progress = silent) -> 
     progress("tracing the backward pass")
     training = trace_training(module, job.example, job.loss.target_like(surveyed.output), job.loss, plan)
     prediction = forward_step(surveyed.forward, plan, job.example, training.updated_buffers)
+    prediction.evaluated = training.evaluated
     return Traced(job, surveyed.layers, plan, training, prediction, original, surveyed.output, shared)
 
 

@@ -84,15 +84,23 @@ class Event:
     materialised: list[Materialised] = field(default_factory=list)
 
 
+class Body(fx.GraphModule):
+    """A graph with what it refers to. It is interpreted: fx would write it as Python code each time it is set."""
+
+    def recompile(self) -> None:
+        """Nobody reads the code."""
+
+
 @dataclass
 class Step:
     """`inputs[i]` describes the body's i-th placeholder, `outputs[i]` its i-th output.
 
-    `origins` tells of a constant that a pass computed which of the model's parameters it mainly comes from. `evaluated`
-    keeps what was computed of frozen tensors, for all copies of a step: each of its programs wants the same.
+    Nothing writes into the `tensors`: the steps of a model share them. `origins` tells of a constant that a pass
+    computed which of the model's parameters it mainly comes from. `evaluated` keeps what was computed of frozen
+    tensors, for all steps of a model: each of its programs wants the same.
     """
 
-    body: fx.GraphModule
+    body: Body
     inputs: list[Value]
     outputs: list[Value]
     plan: Plan
@@ -107,12 +115,12 @@ class Step:
         """A copy for passes to change, under another plan for the same trained parameters; its log is empty."""
         graph = fx.Graph()
         graph.output(graph.graph_copy(self.body.graph, {}))
-        body = fx.GraphModule(self.body, graph)
+        body = Body(self.body, graph)
         signature = list(self.inputs), list(self.outputs)
         return Step(body, *signature, plan, dict(self.tensors), self.updated_buffers, evaluated=self.evaluated)
 
     def run(self, *inputs: Tensor, visit: Visit | None = None) -> tuple[Tensor, ...]:
-        """The graph in plain PyTorch. (Calling `body` would need its code generated anew after every pass.)"""
+        """The graph in plain PyTorch."""
         interpreter = fx.Interpreter(self.body) if visit is None else _Visited(self.body, visit)
         results: tuple[Tensor, ...] = interpreter.run(*inputs)
         return results
@@ -154,7 +162,7 @@ class Step:
 class _Visited(fx.Interpreter):
     """Shows every call to `visit` while the values that it reads are still there."""
 
-    def __init__(self, body: fx.GraphModule, visit: Visit) -> None:
+    def __init__(self, body: Body, visit: Visit) -> None:
         super().__init__(body)
         self.visit = visit
 

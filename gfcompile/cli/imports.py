@@ -27,6 +27,8 @@ def import_compiler() -> None:
     try:
         with _without(_FOR_MANY_MACHINES):
             import_module("gfcompile.api")
+        with _on_one_machine():
+            import_module("torch.export._trace")  # as PyTorch does when it exports first
     finally:
         gc.enable()
     gc.freeze()
@@ -52,6 +54,18 @@ def _without(names: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextmanager
+def _on_one_machine() -> Iterator[None]:
+    """PyTorch's partitioner asks whether tensors can be spread over machines, and imports what shards its operators."""
+    distributed = import_module("torch.distributed")
+    asked = distributed.is_available
+    distributed.is_available = lambda: False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        distributed.is_available = asked  # type: ignore[attr-defined]
 
 
 def _look_for_names_early() -> None:

@@ -32,6 +32,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gfcompile.errors import UserError
 from gfcompile.frontend.decompositions import decompositions
 from gfcompile.settings.words import option
+from gfcompile.step import Body
 
 LOSS = 0  # the place of the loss among a program's outputs
 _KEPT = ("val", "stack_trace")  # what later stages read of a node beside its call
@@ -41,7 +42,7 @@ _KEPT = ("val", "stack_trace")  # what later stages read of a node beside its ca
 class CoreProgram:
     """A graph in core ATen. Its outputs are the buffers that it changes, those of the exported program, gradients."""
 
-    body: fx.GraphModule
+    body: Body
     signature: ExportGraphSignature
     tensors: dict[str, Tensor]
 
@@ -94,8 +95,9 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
         OutputSpec(kind, TensorArgument(getattr(node, "name", "")), target)
         for (kind, target), node in zip(outputs, graph.output_node().args[0], strict=True)
     ]
-    tensors = {name: x for name, x in {**program.constants, **program.state_dict}.items() if isinstance(x, Tensor)}
-    return CoreProgram(fx.GraphModule(traced, graph), ExportGraphSignature(list(inputs), specs), tensors)
+    stored = {**program.constants, **program.state_dict}
+    tensors = {name: value.detach() for name, value in stored.items() if _is_tensor(value)}
+    return CoreProgram(Body(traced, graph), ExportGraphSignature(list(inputs), specs), tensors)
 
 
 def _gradients(loss: Tensor, trained: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -123,7 +125,7 @@ def _settled(value: Any) -> Any:
 
 
 def _is_kept(spec: InputSpec) -> bool:
-    """Whether a new value of this input is a result: a buffer's is. A batch may change in place; nobody reads it then."""
+    """Whether a new value of this input is a result. A buffer's is; of a batch that was changed, nobody reads it."""
     if spec.kind not in (InputKind.BUFFER, InputKind.USER_INPUT):
         raise UserError(f"model: its forward pass changes '{spec.target}' in place; only buffers may change")
     return spec.kind is InputKind.BUFFER
@@ -145,7 +147,7 @@ def _tracing_shapes(examples: Sequence[Any]) -> Iterator[None]:
     backends = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
     with ExitStack() as modes:
         for backend in backends:
-            modes.callback(lambda backend=backend, flags=backend.set_flags(False): backend.set_flags(*flags))
+            modes.enter_context(backend.flags(enabled=False))
         modes.enter_context(next(value for value in examples if _is_tensor(value)).fake_mode)
         modes.enter_context(enable_python_dispatcher())
         modes.enter_context(fx.traceback.preserve_node_meta())

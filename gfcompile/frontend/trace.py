@@ -20,7 +20,7 @@ from gfcompile.frontend.foreign import one_line
 from gfcompile.frontend.losses import Loss
 from gfcompile.plan import Plan
 from gfcompile.settings.words import option
-from gfcompile.step import Role, Step, Value
+from gfcompile.step import Body, Role, Step, Value
 
 TARGET, SAMPLE_WEIGHT = Value(Role.TARGET, "target"), Value(Role.SAMPLE_WEIGHT, "sample_weight")
 SEED = Value(Role.SEED, "seed")
@@ -99,7 +99,7 @@ def forward_step(program: CoreProgram, plan: Plan, inputs: Inputs, updated_buffe
     body = program.body
     body.graph.output_node().args = (tuple(kept),)
     _settle(body)
-    return Step(body, signature, outputs, plan, _own(program.tensors), updated_buffers)
+    return Step(body, signature, outputs, plan, dict(program.tensors), updated_buffers)
 
 
 def trace_training(module: nn.Module, inputs: Inputs, target: Tensor, loss: Loss, plan: Plan) -> Step:
@@ -171,12 +171,12 @@ def _training_step(joint: CoreProgram, plan: Plan, doors: list[Value]) -> Step:
     _drop_unused_seed(joint.body, inputs)
     _name_doors(joint.body, inputs)
     _settle(joint.body)
-    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in _own(joint.tensors).items()}
+    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in joint.tensors.items()}
     updated = frozenset(value.name for value in outputs if value.role is Role.BUFFER)
     return Step(joint.body, inputs, outputs, plan, tensors, updated)
 
 
-def _settle(body: fx.GraphModule) -> None:
+def _settle(body: Body) -> None:
     """Assertions go; views become reshapes, since passes may change how the memory under them lies."""
     for node in list(body.graph.nodes):
         if node.target in ASSERTIONS:
@@ -185,7 +185,7 @@ def _settle(body: fx.GraphModule) -> None:
             node.target = torch.ops.aten.reshape.default
 
 
-def _name_doors(body: fx.GraphModule, inputs: list[Value]) -> None:
+def _name_doors(body: Body, inputs: list[Value]) -> None:
     """The tracer calls the model's inputs by their place in a tuple."""
     placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, inputs, strict=True):
@@ -194,7 +194,7 @@ def _name_doors(body: fx.GraphModule, inputs: list[Value]) -> None:
             node.target = node.name
 
 
-def _drop_unused_seed(body: fx.GraphModule, inputs: list[Value]) -> None:
+def _drop_unused_seed(body: Body, inputs: list[Value]) -> None:
     *_, seed = (node for node in body.graph.nodes if node.op == "placeholder")
     if not seed.users:
         body.graph.erase_node(seed)
@@ -208,10 +208,6 @@ def _state_value(kind: InputKind, target: str) -> Value:
         InputKind.CONSTANT_TENSOR: Role.CONSTANT,
     }
     return Value(roles[kind], target)
-
-
-def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager

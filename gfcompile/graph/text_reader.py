@@ -35,7 +35,7 @@ from gfcompile.graph.text import type_of
 from gfcompile.graph.text_facts import STORED, Facts, updated_by
 from gfcompile.graph.text_shapes import Shapes
 from gfcompile.ops import gf
-from gfcompile.step import Role, Step, Value
+from gfcompile.step import Body, Role, Step, Value
 
 NAMESPACES = {"aten": torch.ops.aten, "gf": gf}
 MOST_DRAWN = 2**28  # elements of a tensor: a text of one line must not take all memory
@@ -79,7 +79,7 @@ class _Reader:
         results, outputs = self._return(last)
         self.graph.output(tuple(results))
         self.facts.restore_names(self.graph)
-        body = fx.GraphModule(torch.nn.Module(), self.graph)
+        body = Body(torch.nn.Module(), self.graph)
         updated = updated_by(outputs) if self.facts.updated is None else self.facts.updated
         stored = self._stored(inputs, tensors, draw)
         plan = self.facts.make_plan(outputs)

@@ -23,7 +23,7 @@ from gfcompile.graph.shapes import fake_like, shape_of
 from gfcompile.ops import gf
 from gfcompile.passes.base import Found, Pass, Site
 from gfcompile.passes.image_ops import IMAGE_OPS
-from gfcompile.step import STATE, Role, Step
+from gfcompile.step import STATE, Body, Role, Step
 
 aten = torch.ops.aten
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -69,7 +69,7 @@ class Relayout:
         self.taps: dict[fx.Node, fx.Node] = {}  # of max pools: the indices that only their backward pass reads
         self.packed: dict[fx.Node, tuple[fx.Node, WeightLayout]] = {}
 
-    def build(self) -> fx.GraphModule:
+    def build(self) -> Body:
         """The graph again, every node in its layout."""
         for node, value in zip(self.step.placeholders(), self.step.inputs, strict=True):
             layout = self.weights.get(value.parameter) if value.role in STATE else None
@@ -90,7 +90,7 @@ class Relayout:
             layout = self.weights.get(value.parameter) if is_like_weight else None
             results.append(self.as_packed(node, layout) if layout else self.as_plain(node))
         self.graph.output(tuple(results))
-        return fx.GraphModule(torch.nn.Module(), self.graph)
+        return Body(torch.nn.Module(), self.graph)
 
     def emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A call in the new graph, with its shape, and the line of the model that it comes from."""

@@ -70,7 +70,7 @@ def add_constant(step: Step, name: str, value: Tensor, inputs: Inputs) -> fx.Nod
 
 
 def evaluate(step: Step, node: fx.Node, inputs: Inputs) -> Tensor:
-    """The frozen expression above `node`, computed once for all of a step's programs."""
+    """The frozen expression above `node`, computed once for all programs that read the same memory."""
     above = sorted(nodes_above([node]))  # in the graph's order: operands first
     places = {each: f"%{index}" for index, each in enumerate(above)}
     leaves = [step.tensors[inputs.value_of(each).name] for each in above if each.op == "placeholder"]
@@ -79,12 +79,11 @@ def evaluate(step: Step, node: fx.Node, inputs: Inputs) -> Tensor:
         for each in above
         if each.op != "placeholder"
     ]
-    question = (tuple(map(id, leaves)), repr([each.op for each in above]), repr(calls), node.meta["val"].dtype)
+    memory = tuple((leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
+    question = (memory, repr([each.op for each in above]), repr(calls), node.meta["val"].dtype)
     if question not in step.evaluated:
-        step.evaluated[question] = (
-            leaves,
-            _evaluate(step, node, above, inputs),
-        )  # with the leaves, their ids stay theirs
+        found = _evaluate(step, node, above, inputs)
+        step.evaluated[question] = (leaves, found)  # with the leaves, their memory stays theirs
     return step.evaluated[question][1]
 
 

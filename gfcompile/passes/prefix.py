@@ -27,7 +27,7 @@ from gfcompile.graph.walks import nodes_above
 from gfcompile.ops import gf
 from gfcompile.passes.contract import find_fault
 from gfcompile.settings.words import option
-from gfcompile.step import STATE, Role, Step, Value
+from gfcompile.step import STATE, Body, Role, Step, Value
 
 FORMATS = {"float32": 4, "float16": 2}  # bytes of a stored float
 A_BYTE = 100  # multiply-adds that take as long as to read a byte: some 50 G a second, and 0.5 GB from a disk
@@ -204,7 +204,7 @@ def _assemble(
     for node in calls:
         new[node] = graph.node_copy(node, new.__getitem__)
     graph.output(tuple(new[node] for node, _ in outputs))
-    body = fx.GraphModule(step.body, graph)
+    body = Body(step.body, graph)
     tensors, layouts = dict(step.tensors), dict(step.layouts)
     part = Step(
         body, list(doors.values()), [value for _, value in outputs], step.plan, tensors, step.updated_buffers, layouts
