@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from pathlib import Path
 
+import torch
+
 from gfcompile.artifact.destination import check_destination
 from gfcompile.artifact.folder import new_artifact, write_artifact
 from gfcompile.artifact.library import compile_runtime_meanwhile, emit, link
@@ -39,6 +41,8 @@ from gfcompile.stages import (
 )
 from gfcompile.targets import Target
 
+COPIES = 2  # of this process, which work ahead and compare while it rewrites and lowers
+
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
@@ -51,7 +55,19 @@ def collecting_seldom() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def leaving_cores() -> Iterator[None]:
+    """PyTorch's threads turn round and round while they wait, on the cores that copies of this process work on."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, min(before, count_jobs() - COPIES)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @collecting_seldom()
+@leaving_cores()
 def compile_job(
     job: Job,
     out: Path,

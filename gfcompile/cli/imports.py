@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 # PyTorch's compiler, which comes with torch.export, looks at them for models that are spread over machines
 _FOR_MANY_MACHINES = ("torch.distributed.fsdp", "torch.distributed.tensor")
+_IN_PYTHON = ("numpy", "sympy", "networkx")  # of what torch and we import, what needs no large library
 
 
 def import_compiler() -> None:
@@ -22,10 +25,14 @@ def import_compiler() -> None:
     """
     if "torch" in sys.modules:  # a process that does other things too
         return
-    _look_for_names_early()
+    looking = Thread(target=_look_for_names_early)
+    looking.start()
     gc.disable()
     try:
-        with _without(_FOR_MANY_MACHINES):
+        for name in _IN_PYTHON:
+            import_module(name)
+        looking.join()
+        with _without(_FOR_MANY_MACHINES), _without_source_lines():
             import_module("gfcompile.api")
         with _on_one_machine():
             import_module("torch.export._trace")  # as PyTorch does when it exports first
@@ -66,6 +73,18 @@ def _on_one_machine() -> Iterator[None]:
         yield
     finally:
         distributed.is_available = asked  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _without_source_lines() -> Iterator[None]:
+    """PyTorch notes where each of its operators is defined; Python's `inspect` reads that source, to show a line of it,
+    and to find it looks at every module."""
+    ask = inspect.getframeinfo
+    inspect.getframeinfo = lambda frame, context=0: ask(frame, context=0)
+    try:
+        yield
+    finally:
+        inspect.getframeinfo = ask
 
 
 def _look_for_names_early() -> None:
