@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from gfcompile.artifact.destination import check_destination
 from gfcompile.artifact.folder import new_artifact, write_artifact
 from gfcompile.artifact.library import compile_runtime_meanwhile, emit, link
 from gfcompile.codegen.cuda import packages
-from gfcompile.codegen.forks import count_jobs, in_background, promised
+from gfcompile.codegen.forks import count_jobs, promised
 from gfcompile.codegen.link import require_linker
 from gfcompile.codegen.store import open_store
 from gfcompile.codegen.tuned.algorithms import choose_by
@@ -29,7 +29,6 @@ from gfcompile.plan import make_plan
 from gfcompile.progress import Progress, silent
 from gfcompile.settings.words import flag, option
 from gfcompile.stages import (
-    compile_ahead,
     give_places,
     look_at,
     lower,
@@ -40,8 +39,6 @@ from gfcompile.stages import (
     trace_steps,
 )
 from gfcompile.targets import Target
-
-COPIES = 2  # of this process, which work ahead and compare while it rewrites and lowers
 
 
 @contextmanager
@@ -56,10 +53,10 @@ def collecting_seldom() -> Iterator[None]:
 
 
 @contextmanager
-def leaving_cores() -> Iterator[None]:
-    """PyTorch's threads turn round and round while they wait, on the cores that copies of this process work on."""
+def leaving_a_core() -> Iterator[None]:
+    """One for a copy of this process: PyTorch's threads turn round and round on theirs while they wait."""
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, count_jobs() - COPIES)))
+    torch.set_num_threads(max(1, min(before, count_jobs() - 1)))
     try:
         yield
     finally:
@@ -67,7 +64,7 @@ def leaving_cores() -> Iterator[None]:
 
 
 @collecting_seldom()
-@leaving_cores()
+@leaving_a_core()
 def compile_job(
     job: Job,
     out: Path,
@@ -86,10 +83,8 @@ def compile_job(
     plan = make_plan(surveyed.layers, job.request)  # which are trained, and how their gradients are estimated
     runtime = compile_runtime_meanwhile(job, target, debug)
     scheduler = make_scheduler(target, tuning)
-    with ExitStack() as meanwhile:  # on other cores
-        meanwhile.enter_context(in_background(lambda: compile_ahead(surveyed, plan, scheduler)))
-        traced = trace_steps(surveyed, plan, progress)  # forward and backward as graphs
-        compare = meanwhile.enter_context(promised(lambda: plan_comparisons(traced, scheduler)))
+    traced = trace_steps(surveyed, plan, progress)  # forward and backward as graphs
+    with promised(lambda: plan_comparisons(traced, scheduler)) as compare:  # on another core
         rewritten = rewrite(traced, target.kind, dumps.observe, progress, choose_by(tuning, target))  # the passes
         lowered = lower(rewritten, progress)  # kernels in TVM's terms, before any schedule
         scheduled = schedule(lowered, scheduler, progress)  # loops for this machine, calls in order

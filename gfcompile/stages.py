@@ -11,10 +11,8 @@ from torch import Tensor
 
 from gfcompile.codegen import lower as relax
 from gfcompile.codegen.arena import plan_arena
-from gfcompile.codegen.build import KernelBuilder, make_object
 from gfcompile.codegen.driver import Planned
 from gfcompile.codegen.program import make_program
-from gfcompile.codegen.recipes import digest_of, machine_digest
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.codegen.state import StateTable
 from gfcompile.codegen.store import open_store
@@ -26,7 +24,6 @@ from gfcompile.frontend.losses import Loss, main_output
 from gfcompile.frontend.survey import shared_names, survey
 from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.geometry.winograd import Choose, choose_edge
-from gfcompile.graph.text import print_graph
 from gfcompile.job import Analysis, Job, Lowered, Rewritten, Scheduled, Surveyed, Traced
 from gfcompile.passes import pipeline
 from gfcompile.passes.prefix import Prefix, find_prefix, split
@@ -91,27 +88,6 @@ def find_unsupported(job: Job, progress: Progress = silent) -> tuple[Plan, list[
         for each in relax.translate(pipeline.run(step, passes))[1]:
             found.setdefault(each.operator, each)
     return traced.plan, list(found.values())
-
-
-def compile_ahead(surveyed: Surveyed, plan: Plan, scheduler: Scheduler) -> None:
-    """The kernels of the forward pass, into the user's store: in a copy of this process, while that traces the rest.
-
-    Most kernels of the training step are among them. What the store has of this pass is not looked for again.
-    """
-    target, store = scheduler.target, scheduler.store
-    step = forward_step(surveyed.forward, plan, surveyed.job.example, frozenset())
-    done = digest_of("ahead", print_graph(step, "forward pass"), machine_digest(target))
-    if store.holds(done):
-        return
-    algorithms = allowed_algorithms(surveyed.job, target.kind, choose_by(scheduler.tuning, target))
-    step = pipeline.run(step, pipeline.prediction_passes(algorithms))
-    program = make_program("predict", relax.lower(step), step, scheduler)
-    builder = KernelBuilder(scheduler)
-    builder.add(program, plan_arena(program))
-    if target.kind == "cpu":
-        for task in builder.tasks():
-            make_object(task, scheduler)
-    store.write(done, b"")
 
 
 def rewrite(

@@ -147,7 +147,6 @@ def compile_tasks(
             make(task)
         else:
             missing.append(task)
-    missing.reverse()  # whoever compiles ahead begins at the front
     share_out(len(missing), make_numbered, is_made)
     progress(len(tasks), len(tasks), "")
 
