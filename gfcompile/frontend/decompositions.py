@@ -135,6 +135,12 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
     return torch.where(x > 0, x * scale, (x * input_scale).expm1() * (alpha * scale))
 
 
+def _silu_backward(gy: Tensor, x: Tensor) -> Tensor:
+    """With the gradient last: what stands before it fuses into the kernel that makes the gradient."""
+    gate = x.sigmoid()
+    return gy * (gate * (x * (1 - gate) + 1))
+
+
 def _sinh(x: Tensor) -> Tensor:
     """From e^x - 1, so that small values keep their digits."""
     less = x.expm1()
@@ -161,6 +167,7 @@ _OURS = {
     aten.any.dim: _any,
     aten.any.dims: _any,
     aten.elu.default: _elu,
+    aten.silu_backward.default: _silu_backward,
     aten.sinh.default: _sinh,
     aten.cosh.default: _cosh,
 }

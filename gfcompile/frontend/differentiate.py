@@ -144,10 +144,9 @@ def _functional() -> Iterator[None]:
 @contextmanager
 def _tracing_shapes(examples: Sequence[Any]) -> Iterator[None]:
     """Operators of our CPU's libraries stay out; what PyTorch takes apart in Python is; nodes remember user's lines."""
-    backends = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
     with ExitStack() as modes:
-        for backend in backends:
-            modes.enter_context(backend.flags(enabled=False))
+        for backend in (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn):
+            modes.callback(backend.set_flags, *backend.set_flags(False))  # its `flags` would set others too, and warn
         modes.enter_context(next(value for value in examples if _is_tensor(value)).fake_mode)
         modes.enter_context(enable_python_dispatcher())
         modes.enter_context(fx.traceback.preserve_node_meta())
