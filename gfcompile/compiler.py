@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,9 +55,12 @@ def collecting_seldom() -> Iterator[None]:
 
 @contextmanager
 def leaving_a_core() -> Iterator[None]:
-    """One for a copy of this process: PyTorch's threads turn round and round on theirs while they wait."""
+    """For a copy of this process: PyTorch's threads turn round and round on theirs while they wait.
+
+    However many processes are allowed, it has as many threads: sums over several may be rounded otherwise.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, count_jobs() - 1)))
+    torch.set_num_threads(max(1, min(before, len(os.sched_getaffinity(0)) - 1)))
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -264,6 +265,30 @@ def test_after_the_imports_the_collector_works_and_a_model_may_import_anything()
     ):
         words = [sys.executable, "-c", program.format(first=first, then=then)]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == expected
+
+
+@pytest.mark.slow
+def test_what_imports_were_spared_is_there_afterwards() -> None:
+    program = (
+        "import inspect; asked = inspect.getframeinfo; from gfcompile.cli.imports import import_compiler; "
+        "import_compiler(); import torch; print(inspect.getframeinfo is asked, torch.distributed.is_available())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [(["targets"], 0, "rpi4"), (["passes", "sunk"], 2, "sunk")])
+def test_a_process_ends_at_once_with_all_that_it_had_to_say(words: list[str], code: int, said: str) -> None:
+    """Python would write what is buffered, and call what asked for that, on its way out."""
+    program = (
+        f"import atexit, sys; sys.argv = ['gfcompile', *{words}]; atexit.register(print, 'the last word'); "
+        "from gfcompile.cli import run; run()"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=buffered, check=False)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert done.stdout.endswith("the last word\n")
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "graphs", "diff", "run-pass"])

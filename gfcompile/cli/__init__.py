@@ -39,12 +39,12 @@ def run() -> NoReturn:
     """A process for one command line; `pyproject.toml` names this function."""
     code = main()
     gc.freeze()  # else Python looks for cycles in everything that it is about to forget: a second after a compile
+    atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:  # Python says so, and ends with a code of its own
         sys.exit(code)
-    atexit._run_exitfuncs()
     os._exit(code)  # taking torch and tvm apart would be another third of a second
 
 
