@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -66,21 +66,22 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
     body, signature = program.graph_module, program.graph_signature
     placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
     examples = [node.meta["val"] for node in placeholders]
-    wanted = [index for index, value in enumerate(examples) if _is_tensor(value) and value.requires_grad]
+    wanted = [index for index, value in enumerate(examples) if isinstance(value, Tensor) and value.requires_grad]
     changed: list[int] = []
 
-    def run(*values: Any) -> tuple[Any, ...]:
-        inputs = [torch._to_functional_tensor(value) if _is_tensor(value) else value for value in values]
-        for index in wanted:
-            inputs[index].requires_grad_()  # also without gradients: PyTorch takes some products apart by it
+    def run(*values: object) -> tuple[object, ...]:
+        inputs = [torch._to_functional_tensor(value) if isinstance(value, Tensor) else value for value in values]
+        trained = [value for index in wanted if isinstance(value := inputs[index], Tensor)]
+        for tensor in trained:
+            tensor.requires_grad_()  # also without gradients: PyTorch takes some products apart by it
         with _functional():
             results = fx.Interpreter(body).run(*inputs)
-            gradients = _gradients(results[LOSS], [inputs[index] for index in wanted]) if with_gradients else ()
+            gradients = _gradients(results[LOSS], trained) if with_gradients else ()
         changed.extend(index for index, value in enumerate(inputs) if _has_changed(value))
         return tuple(_settled(value) for value in (*(inputs[index] for index in changed), *results, *gradients))
 
     with _tracing_shapes(examples):
-        traced = make_fx(run, decompositions())(*[x.detach() if _is_tensor(x) else x for x in examples])
+        traced = make_fx(run, decompositions())(*[x.detach() if isinstance(x, Tensor) else x for x in examples])
     inputs = signature.input_specs
     kept = [place for place, index in enumerate(changed) if _is_kept(inputs[index])]
     results = list(range(len(changed), len(traced.graph.output_node().args[0])))
@@ -96,7 +97,7 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
         for (kind, target), node in zip(outputs, graph.output_node().args[0], strict=True)
     ]
     stored = {**program.constants, **program.state_dict}
-    tensors = {name: value.detach() for name, value in stored.items() if _is_tensor(value)}
+    tensors = {name: value.detach() for name, value in stored.items() if isinstance(value, Tensor)}
     return CoreProgram(Body(traced, graph), ExportGraphSignature(list(inputs), specs), tensors)
 
 
@@ -108,15 +109,11 @@ def _gradients(loss: Tensor, trained: Sequence[Tensor]) -> Sequence[Tensor]:
     return found
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
-
-
 def _has_changed(value: object) -> bool:
     return isinstance(value, Tensor) and torch._functionalize_has_data_mutation(value)
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> object:
     """A value with all that was done to it in place, for the tracer."""
     if not isinstance(value, Tensor) or not torch._is_functional_tensor(value):
         return value
@@ -142,12 +139,12 @@ def _functional() -> Iterator[None]:
 
 
 @contextmanager
-def _tracing_shapes(examples: Sequence[Any]) -> Iterator[None]:
+def _tracing_shapes(examples: Sequence[object]) -> Iterator[None]:
     """Operators of our CPU's libraries stay out; what PyTorch takes apart in Python is; nodes remember user's lines."""
     with ExitStack() as modes:
         for backend in (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn):
             modes.callback(backend.set_flags, *backend.set_flags(False))  # its `flags` would set others too, and warn
-        modes.enter_context(next(value for value in examples if _is_tensor(value)).fake_mode)
+        modes.enter_context(next(value for value in examples if isinstance(value, FakeTensor)).fake_mode)
         modes.enter_context(enable_python_dispatcher())
         modes.enter_context(fx.traceback.preserve_node_meta())
         yield
