@@ -16,7 +16,7 @@ import torch
 
 from gfcompile.artifact.destination import check_destination
 from gfcompile.artifact.folder import new_artifact, write_artifact
-from gfcompile.artifact.library import compile_runtime_meanwhile, emit, link
+from gfcompile.artifact.library import compile_kernels_ahead, compile_runtime_meanwhile, emit, link
 from gfcompile.codegen.cuda import packages
 from gfcompile.codegen.forks import count_jobs, promised
 from gfcompile.codegen.link import require_linker
@@ -41,12 +41,14 @@ from gfcompile.stages import (
 )
 from gfcompile.targets import Target
 
+SELDOM = (1_000_000, 20, 100)  # of Python's collector: objects that were made since it looked last
+
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Compiling makes millions of objects that live on, and Python's collector looks at all of them again and again."""
+    """Compiling makes a million objects that live on, and Python's collector looks at all of them again and again."""
     before = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 100)
+    gc.set_threshold(*SELDOM)
     try:
         yield
     finally:
@@ -83,7 +85,7 @@ def compile_job(
     check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
 
-    surveyed = look_at(job, progress)  # the model run once: its layers, its forward pass
+    surveyed = look_at(job, progress)  # its layers, its forward pass
     plan = make_plan(surveyed.layers, job.request)  # which are trained, and how their gradients are estimated
     runtime = compile_runtime_meanwhile(job, target, debug)
     scheduler = make_scheduler(target, tuning)
@@ -91,6 +93,7 @@ def compile_job(
     with promised(lambda: plan_comparisons(traced, scheduler)) as compare:  # on another core
         rewritten = rewrite(traced, target.kind, dumps.observe, progress, choose_by(tuning, target))  # the passes
         lowered = lower(rewritten, progress)  # kernels in TVM's terms, before any schedule
+        compile_kernels_ahead(lowered, scheduler, progress)  # on all cores
         scheduled = schedule(lowered, scheduler, progress)  # loops for this machine, calls in order
         analysis = give_places(scheduled, compare)  # every tensor's place in memory
         runtime.join()

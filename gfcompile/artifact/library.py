@@ -9,7 +9,7 @@ from threading import Thread
 
 from gfcompile.artifact.manifest import LIBRARY, describe_step
 from gfcompile.codegen.arena import plan_arena
-from gfcompile.codegen.build import KernelBuilder
+from gfcompile.codegen.build import Counted, KernelBuilder, compile_ahead
 from gfcompile.codegen.cuda.build import CudaKernelBuilder, CudaKernels
 from gfcompile.codegen.driver import Planned, write_driver
 from gfcompile.codegen.link import (
@@ -22,7 +22,8 @@ from gfcompile.codegen.link import (
     trainer_program,
     trainer_sources,
 )
-from gfcompile.job import Analysis, Job
+from gfcompile.codegen.scheduling import Scheduler
+from gfcompile.job import Analysis, Job, Lowered
 from gfcompile.progress import Progress
 from gfcompile.runtime.manifest import TRAINER
 from gfcompile.targets import Target
@@ -61,7 +62,7 @@ def emit(
     builder = (CudaKernelBuilder if on_gpu else KernelBuilder)(analysis.scheduler)
     for planned in programs:
         builder.add(planned.program, planned.placement)
-    kernels = builder.build(folder, lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}"))
+    kernels = builder.build(folder, _counted(progress))
     draft = write_driver(programs, analysis.state, describe_step(analysis, name), kernels, ID_PLACE, guard, timed)
     digest = hashlib.sha256(draft.encode())
     for path in kernels.objects:
@@ -74,6 +75,15 @@ def emit(
     flags = runtime_flags(analysis.job.cache_prefix, debug)
     linked = kernels.objects if kernels.stubs is None else [kernels.stubs]
     return Sources(driver, linked, build_id, flags, kernels if isinstance(kernels, CudaKernels) else None, debug)
+
+
+def compile_kernels_ahead(lowered: Lowered, scheduler: Scheduler, progress: Progress) -> None:
+    """Most of them, before calls are in order and tensors have places: the other cores need not wait for that."""
+    compile_ahead(lowered.modules.values(), scheduler, _counted(progress))
+
+
+def _counted(progress: Progress) -> Counted:
+    return lambda done, total, name: progress(f"compiling kernel {done}/{total} {name}")
 
 
 def compile_runtime_meanwhile(job: Job, target: Target, debug: bool) -> Thread:

@@ -21,7 +21,8 @@ _IN_PYTHON = ("numpy", "sympy", "networkx")  # of what torch and we import, what
 def import_compiler() -> None:
     """Import what compiles, for a command that needs it, so that the imports that follow find everything there.
 
-    Python's collector waits meanwhile, and never looks at what was imported: none of it is ever forgotten.
+    Python's collector waits meanwhile, never looks at what was imported, since none of it is ever forgotten, and looks
+    seldom at the rest: the process is here to compile.
     """
     if "torch" in sys.modules:  # a process that does other things too
         return
@@ -36,6 +37,7 @@ def import_compiler() -> None:
             import_module("gfcompile.api")
         with _on_one_machine():
             import_module("torch.export._trace")  # as PyTorch does when it exports first
+        gc.set_threshold(*import_module("gfcompile.compiler").SELDOM)
     finally:
         gc.enable()
     gc.freeze()

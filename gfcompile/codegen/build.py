@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from tvm.tirx import compilation_pipeline
 from tvm_ffi import StructuralKey
 
 from gfcompile.codegen.arena import Placement
-from gfcompile.codegen.forks import share_out
+from gfcompile.codegen.forks import count_jobs, share_out
 from gfcompile.codegen.inplace import count_outputs, explain_refusal
-from gfcompile.codegen.program import Program
+from gfcompile.codegen.program import Program, read_kernels
 from gfcompile.codegen.recipes import digest_of
 from gfcompile.codegen.scheduling import Scheduled, Scheduler, kernel_key
 from gfcompile.errors import ContractError
@@ -26,6 +26,8 @@ PIPELINE = "gf_bare"
 CPU_DEVICE = 1
 DEVICE_CALL = 1  # a calling convention that MakePackedAPI leaves alone
 _INTEGERS_BY_MASK = re.compile(r"call void @llvm\.masked\.store\.v\d+i\d+\..*, <\d+ x i1> <([^>]*)>\)")
+
+Counted = Callable[[int, int, str], None]  # told what is done, of how many, and what is next
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class KernelBuilder:
             if not pairs <= found.takeovers:
                 check_in_place(symbol, found.function, pairs)
 
-    def build(self, folder: Path, progress: Callable[[int, int, str], None]) -> Kernels:
+    def build(self, folder: Path, progress: Counted) -> Kernels:
         """One object per kernel keeps LLVM's memory small and progress visible."""
         tasks = self.tasks()
         self.check_in_place()
@@ -110,7 +112,12 @@ class Task:
 
     symbol: str
     scheduled: Scheduled
-    noalias: bool
+    noalias: bool = True
+
+    @classmethod
+    def of(cls, name: str, scheduled: Scheduled) -> Task:
+        """For the kernel of this name, of which no operand lies on another."""
+        return cls(symbol_of(name, scheduled), scheduled)
 
     @property
     def key(self) -> str:
@@ -122,9 +129,44 @@ class Task:
         return folder / f"{self.symbol}.o"
 
 
-def compile_tasks(
-    tasks: Sequence[Task], scheduler: Scheduler, folder: Path, progress: Callable[[int, int, str], None]
-) -> None:
+def compile_ahead(modules: Iterable[tvm.IRModule], scheduler: Scheduler, progress: Counted) -> None:
+    """Schedule and compile, on all cores and into the store, what it has not of the kernels of lowered modules.
+
+    What may write over an operand is only scheduled here: whether it will is decided by the places of tensors, which
+    need the schedules of all. Where the store cannot be written, nothing that is made here would be found again.
+    """
+    store = scheduler.store
+    if count_jobs() < 2 or scheduler.target.kind == "cuda":
+        return
+    found: dict[StructuralKey, tuple[str, tirx.PrimFunc]] = {}
+    for module in modules:
+        for name, function in read_kernels(module).items():
+            found.setdefault(kernel_key(function), (name, function))
+
+    def is_made(kernel: tuple[str, tirx.PrimFunc]) -> bool:
+        name, function = kernel
+        if not store.is_open:
+            return True
+        if not scheduler.knows(function):
+            return False
+        scheduled = scheduler(function)
+        return bool(scheduled.takeovers) or store.holds(Task.of(name, scheduled).key)
+
+    def make(number: int) -> None:
+        name, function = missing[number]
+        if not store.is_open:
+            return
+        if os.getpid() == here:
+            progress(len(found) - len(missing) + number, len(found), name)
+        scheduled = scheduler(function)
+        if not scheduled.takeovers:
+            make_object(Task.of(name, scheduled), scheduler)
+
+    here, missing = os.getpid(), [kernel for kernel in found.values() if not is_made(kernel)]
+    share_out(len(missing), make, lambda number: is_made(missing[number]))
+
+
+def compile_tasks(tasks: Sequence[Task], scheduler: Scheduler, folder: Path, progress: Counted) -> None:
     """An object each in the folder: taken from the store, or compiled on all cores and kept there."""
 
     def make(task: Task) -> None:

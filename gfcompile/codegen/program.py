@@ -151,18 +151,28 @@ def make_program(name: str, module: tvm.IRModule, step: Step, scheduler: Schedul
     return program
 
 
+def read_kernels(module: tvm.IRModule) -> dict[str, tvm.tirx.PrimFunc]:
+    """The kernels that a lowered module calls, by name, in the order of their first calls."""
+    values = [binding.value for block in module[ENTRY].body.blocks for binding in block.bindings]
+    return {value.args[0].name_hint: module[value.args[0]] for value in values if _calls_kernel(value)}
+
+
+def _calls_kernel(value: relax.Expr) -> bool:
+    return isinstance(value, relax.Call) and value.op.name == "relax.call_tir"
+
+
 class _Reader:
     def __init__(self, module: tvm.IRModule, step: Step) -> None:
         entry = module[ENTRY]
         self.buffers: list[Buffer] = []
         self.calls: list[Call] = []
         self.places: dict[relax.Var, int | tuple[int, ...]] = {}
-        self.functions: dict[str, tvm.tirx.PrimFunc] = {}
+        self.functions = read_kernels(module)
         for variable, value in zip(entry.params, step.inputs, strict=True):
             self.places[variable] = self._new(variable.name, variable.ty, value)
         for block in entry.body.blocks:
             for binding in block.bindings:
-                self._read(module, binding.var, binding.value)
+                self._read(binding.var, binding.value)
         result = self.places[entry.body.body]
         self.results = list(result) if isinstance(result, tuple) else [result]
 
@@ -179,10 +189,9 @@ class _Reader:
         self.buffers.append(Buffer(name, shape, str(ty.dtype), value, literal))
         return len(self.buffers) - 1
 
-    def _read(self, module: tvm.IRModule, var: relax.Var, value: relax.Expr) -> None:
-        if isinstance(value, relax.Call) and value.op.name == "relax.call_tir":
+    def _read(self, var: relax.Var, value: relax.Expr) -> None:
+        if _calls_kernel(value):
             kernel = value.args[0].name_hint
-            self.functions[kernel] = module[value.args[0]]
             inputs = tuple(self._single(arg) for arg in value.args[1].fields)
             if isinstance(var.ty, relax.TupleType):
                 outputs = tuple(self._new(f"{var.name}_{i}", ty) for i, ty in enumerate(var.ty.fields))

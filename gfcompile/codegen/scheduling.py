@@ -41,6 +41,21 @@ class Scheduled:
         return self.make()
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A kernel that a schedule is wanted for, under its canonical names, and what it will be made from."""
+
+    function: tirx.PrimFunc
+    record: Record | None
+    mark: str
+    recipe: str
+
+    @property
+    def facts(self) -> str:
+        """Their key in the store."""
+        return digest_of(self.recipe, "schedule")
+
+
 class Scheduler:
     """Schedules for one target; equal kernels of several programs are scheduled once.
 
@@ -56,30 +71,44 @@ class Scheduler:
     def __call__(self, function: tirx.PrimFunc) -> Scheduled:
         key = kernel_key(function)
         if key not in self._known:
-            self._known[key] = self._look_up(function)
+            asked = self._ask(function)
+            self._known[key] = self._read(asked) or self._schedule(asked)
         return self._known[key]
 
-    def _look_up(self, function: tirx.PrimFunc) -> Scheduled:
+    def knows(self, function: tirx.PrimFunc) -> bool:
+        """Whether it has no schedule to make: it was asked for before, here or in another process."""
+        key = kernel_key(function)
+        if key not in self._known:
+            found = self._read(self._ask(function))
+            if found is None:
+                return False
+            self._known[key] = found
+        return True
+
+    def _ask(self, function: tirx.PrimFunc) -> _Asked:
         record = self.tuning.best(kernel_hash(function), self._key)
         function, mark = canonical(function)
         recipe = digest_of(mark, machine_digest(self.target), "" if record is None else decisions_text(record))
-        kept = self.store.read(digest_of(recipe, "schedule"))
+        return _Asked(function, record, mark, recipe)
+
+    def _read(self, asked: _Asked) -> Scheduled | None:
+        kept = self.store.read(asked.facts)
         if kept is None:
-            return self._schedule(function, record, mark, recipe)
+            return None
         facts = json.loads(kept)
-        tuned = record if facts["follows"] else None
+        tuned = asked.record if facts["follows"] else None
         return Scheduled(
             Workspace(facts["shared"], facts["each"]),
             frozenset((output, source) for output, source in facts["takeovers"]),
             tuned,
-            mark,
-            recipe,
-            lambda: self._apply(function, tuned)[0],
+            asked.mark,
+            asked.recipe,
+            lambda: self._apply(asked.function, tuned)[0],
         )
 
-    def _schedule(self, function: tirx.PrimFunc, record: Record | None, mark: str, recipe: str) -> Scheduled:
-        scheduled, tuned = self._apply(function, record)
-        takeovers = find_takeovers(function) & find_takeovers(scheduled)  # a schedule may have moved a read
+    def _schedule(self, asked: _Asked) -> Scheduled:
+        scheduled, tuned = self._apply(asked.function, asked.record)
+        takeovers = find_takeovers(asked.function) & find_takeovers(scheduled)  # a schedule may have moved a read
         on_gpu = self.target.kind == "cuda"
         workspace = Workspace(cut(scheduled).workspace, 0) if on_gpu else find_workspace(scheduled)
         facts = {
@@ -88,8 +117,8 @@ class Scheduler:
             "takeovers": sorted(takeovers),
             "follows": tuned is not None,
         }
-        self.store.write(digest_of(recipe, "schedule"), json.dumps(facts).encode())
-        return Scheduled(workspace, takeovers, tuned, mark, recipe, lambda: scheduled)
+        self.store.write(asked.facts, json.dumps(facts).encode())
+        return Scheduled(workspace, takeovers, tuned, asked.mark, asked.recipe, lambda: scheduled)
 
     def _apply(self, function: tirx.PrimFunc, record: Record | None) -> tuple[tirx.PrimFunc, Record | None]:
         if record is not None:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
@@ -45,11 +46,20 @@ class CoreProgram:
     body: Body
     signature: ExportGraphSignature
     tensors: dict[str, Tensor]
+    returned: pytree.TreeSpec
 
     @property
     def graph(self) -> fx.Graph:
         """Its nodes."""
         return self.body.graph
+
+    def example_output(self) -> object:
+        """What the exported module returns, every value zero; of a program without gradients."""
+        pairs = zip(self.signature.output_specs, self.graph.output_node().args[0], strict=True)
+        nodes = [node for spec, node in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        values = [node.meta["val"] if isinstance(node, fx.Node) else node for node in nodes]
+        zeros = [torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x for x in values]
+        return pytree.tree_unflatten(zeros, self.returned)
 
 
 def flatten(program: ExportedProgram) -> CoreProgram:
@@ -98,7 +108,8 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
     ]
     stored = {**program.constants, **program.state_dict}
     tensors = {name: value.detach() for name, value in stored.items() if isinstance(value, Tensor)}
-    return CoreProgram(Body(traced, graph), ExportGraphSignature(list(inputs), specs), tensors)
+    signature = ExportGraphSignature(list(inputs), specs)
+    return CoreProgram(Body(traced, graph), signature, tensors, program.call_spec.out_spec)
 
 
 def _gradients(loss: Tensor, trained: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -77,10 +77,14 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 
 def trace_forward(module: nn.Module, inputs: Inputs) -> CoreProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
-    with _tracing(), torch.no_grad():
-        program = torch.export.export(module, inputs, strict=False)
-        speak_dialect(program.graph_module)
-        return flatten(program)
+    try:
+        with _tracing(), torch.no_grad():
+            program = torch.export.export(module, inputs, strict=False)
+            speak_dialect(program.graph_module)
+            return flatten(program)
+    except (Exception, SystemExit):
+        run_once(module, inputs)  # what the model itself has to say comes first
+        raise
 
 
 def forward_step(program: CoreProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:

@@ -17,15 +17,16 @@ import torch
 import tvm
 from torch import nn
 
-from gfcompile.artifact.library import emit
+from gfcompile.artifact.library import compile_kernels_ahead, emit
 from gfcompile.codegen import build, recipes
+from gfcompile.codegen.program import read_kernels
 from gfcompile.errors import ContractError, UserError
 from gfcompile.frontend.losses import resolve_loss
 from gfcompile.job import Job
 from gfcompile.optimizers import SGD, Adam, Optimizer
 from gfcompile.progress import silent
 from gfcompile.settings.schema import Request
-from gfcompile.stages import Lowered, analyse, lower_job
+from gfcompile.stages import Lowered, analyse, lower_job, make_scheduler
 from gfcompile.targets import find_target
 from tests.lean import place_lean
 
@@ -135,6 +136,40 @@ def test_the_same_without_a_cache_and_on_several_cores(
     monkeypatch.setenv("GFCOMPILE_JOBS", "3")
     assert objects(first.lowered) == first.objects
     assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_what_is_compiled_ahead_on_all_cores_is_what_was_wanted(
+    first: First, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was left to compile are kernels which may write over an operand."""
+    monkeypatch.setenv("GFCOMPILE_JOBS", "2")
+    told: list[str] = []
+    compile_kernels_ahead(first.lowered, make_scheduler(NATIVE), told.append)
+    assert all(words.startswith("compiling kernel ") for words in told)
+    compiled, scheduler = record_compiles(monkeypatch), make_scheduler(NATIVE)
+    assert objects(first.lowered) == first.objects
+    kernels = [item for module in first.lowered.modules.values() for item in read_kernels(module).items()]
+    in_place = {build.symbol_of(name, found) for name, each in kernels if (found := scheduler(each)).takeovers}
+    assert set(compiled) <= in_place
+    assert len(compiled) < len(first.compiled) / 2
+
+
+def test_nothing_is_compiled_ahead_on_one_core(first: First, cache: Path, compiled: list[str]) -> None:
+    compile_kernels_ahead(first.lowered, make_scheduler(NATIVE), silent)
+    assert compiled == []
+    assert not cache.exists()
+
+
+def test_on_a_full_disk_little_is_compiled_ahead(
+    first: First, cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made could not be kept; here, where everything is done by one process, nor is it."""
+    cache.parent.mkdir()
+    cache.write_text("a file where a folder should be")
+    monkeypatch.setattr(build, "count_jobs", lambda: 2)
+    compile_kernels_ahead(first.lowered, make_scheduler(NATIVE), silent)
+    assert len(compiled) <= 1
 
 
 def test_what_code_depends_on_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
