@@ -74,6 +74,16 @@ def kernel(make: object, *shapes: tuple[int, ...]) -> tirx.PrimFunc:
     return te.create_prim_func([*tensors, make(*tensors)])  # type: ignore[operator]
 
 
+def test_intermediates_lie_apart_in_the_workspace() -> None:
+    def times(x: te.Tensor, factor: float) -> te.Tensor:
+        return te.compute(x.shape, lambda *at: x[at] * factor)
+
+    nests = cut(kernel(lambda x: times(times(times(x, 2.0), 3.0), 5.0), (33, 5)))
+    assert len(nests.offsets) == 2
+    ends = [*nests.offsets[1:], nests.workspace]
+    assert all(end - start >= 33 * 5 * 4 for start, end in zip(nests.offsets, ends, strict=True))
+
+
 PRODUCTS = {
     "whole_tiles": kernel(
         lambda x, w: kernels.conv2d(x, w, (1, 1), (1, 1), (1, 1), 1), (2, 16, 16, 32), (4, 3, 3, 32, 16)

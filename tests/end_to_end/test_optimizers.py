@@ -20,7 +20,7 @@ from gfcompile.report import read_report
 from gfcompile.report.summary import summary_text
 from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
-from gfcompile.verify.compare import verify
+from gfcompile.verify.compare import Check, verify
 from tests.end_to_end.conftest import random_batch
 from tests.selection import often
 from tests.store import Store
@@ -260,6 +260,11 @@ def test_verify_agrees(filtered: Path) -> None:
     assert {check.against for check in updates} == {"torch.optim"}
     assert len(updates) == 8
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
+
+
+def test_a_step_that_computes_no_number_passes_no_check() -> None:
+    assert Check("loss", "eager", 1e-5, 1e-4).passed
+    assert not Check("loss", "eager", float("nan"), 1e-4).passed
 
 
 @pytest.mark.slow

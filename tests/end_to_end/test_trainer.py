@@ -81,6 +81,25 @@ def test_real_images_and_the_way_back(eval_artifact: Artifact, fashion: Path, tm
     small_resnet().load_state_dict(state, strict=True)
 
 
+def test_images_stored_channels_last(eval_artifact: Artifact, tmp_path: Path) -> None:
+    """Wide ones, as a camera gives them: rows stay rows."""
+    folder = eval_artifact.copy_to(tmp_path)
+    random = np.random.default_rng(0)
+    images, y = random.normal(size=(SAMPLES, 20, 24, 3)).astype(np.float32), random.integers(0, 10, SAMPLES)
+    np.save(tmp_path / "x.npy", images)
+    np.save(tmp_path / "y.npy", y)
+    data = ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--checkpoint", tmp_path / "run.ckpt"]
+    said = run(folder / "gf-train", *data, "--epochs", "1", "--lr", "0.02", "--seed", "5", "--progress", "0")
+    assert "10 samples of 20x24x3, resized (nearest pixel) to 64x64" in said
+    rows, columns = np.arange(64) * 20 // 64, np.arange(64) * 24 // 64
+    x = np.ascontiguousarray(images[:, rows][:, :, columns].transpose(0, 3, 1, 2))
+    chosen = order(5, 0, SAMPLES)
+    with gfcompile.load(folder) as step:
+        losses = [step.train(x[part], y[part], 0.02) for part in (chosen[i : i + 4] for i in (0, 4, 8))]
+    printed = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step ")]
+    np.testing.assert_allclose(printed, losses, rtol=1e-6)
+
+
 def test_a_library_describes_itself_as_its_manifest_does(artifact: Artifact) -> None:
     assert_described(artifact.folder)
 

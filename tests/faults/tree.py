@@ -97,7 +97,17 @@ class Tree:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="gf-faults-run-", ignore_cleanup_errors=True) as scratch:
             output = Path(scratch) / "output"
-            options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--tb=no", *(["-x"] if stop_early else [])]
+            options = [
+                "-q",
+                "-m",
+                "not coverage",
+                "-p",
+                "no:cacheprovider",
+                "-n",
+                "0",
+                "--tb=no",
+                *(["-x"] if stop_early else []),
+            ]
             additions = {
                 "PYTHONPATH": str(self.folder),
                 "PYTHONDONTWRITEBYTECODE": "1",

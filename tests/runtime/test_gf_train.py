@@ -118,6 +118,17 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(artifact: Path, data: 
     assert checkpoint.load(path, manifest.read_manifest(artifact)).progress.steps == 6
 
 
+def test_a_damaged_checkpoint_takes_the_place_of_no_whole_one(artifact: Path, data: Data, tmp_path: Path) -> None:
+    """The one before stays, through the next save too."""
+    path, before = tmp_path / "run.ckpt", tmp_path / "run.ckpt.previous"
+    run(artifact / "gf-train", *options(tmp_path, "--epochs", "2"))
+    whole = before.read_bytes()
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    run(artifact / "gf-train", *options(tmp_path, "--steps", "4"))
+    assert before.read_bytes() == whole
+    assert checkpoint.load(path, manifest.read_manifest(artifact)).progress.steps == 4
+
+
 def test_a_checkpoint_of_python_is_continued(artifact: Path, data: Data, tmp_path: Path) -> None:
     with Step.load(artifact) as step:
         step.train(data[0][:4], data[1][:4])

@@ -33,11 +33,11 @@ FAULTS = (
         (f"{SCHEDULES}::test_products",),
     ),
     Fault(
-        "arguments-in-the-order-of-names",
+        "arguments-in-the-order-of-launches",
         "gfcompile/codegen/cuda/launches.py",
-        "names = [str(parameter.name) for parameter in function.params]",
-        "names = sorted(str(parameter.name) for parameter in function.params)",
-        "a kernel of more than ten buffers, or of others than it seems, gets them in the wrong order",
+        "positions = [int(name.removeprefix(_PARAMETER).removesuffix(_ITS_DATA)) for name in names]",
+        "positions = list(range(len(names)))",
+        "a kernel that reads some of its function's buffers gets the first ones",
         (
             f"{SCHEDULES}::test_products",
             f"{SCHEDULES}::test_every_kernel_of_a_step",
@@ -49,7 +49,7 @@ FAULTS = (
         "accumulate(map(_slot_bytes, shared), initial=0)",
         "accumulate((_slot_bytes(buffer) // 2 for buffer in shared), initial=0)",
         "intermediates of a kernel overlap in its workspace",
-        (f"{SCHEDULES}::test_every_kernel_of_a_step",),
+        (f"{SCHEDULES}::test_intermediates_lie_apart_in_the_workspace",),
     ),
     Fault(
         "stores-what-pads-a-tile",

@@ -49,7 +49,7 @@ FAULTS = (
         "    code = check_seal(path, &file);\n    gf_tensorfile_close(&file);",
         "    gf_tensorfile_close(&file);",
         "a damaged checkpoint takes the place of the whole one before it",
-        (f"{TRAINER}::test_a_damaged_checkpoint_gives_way_to_the_one_before", C_FILES),
+        (f"{TRAINER}::test_a_damaged_checkpoint_takes_the_place_of_no_whole_one",),
     ),
     Fault(
         "checkpoint-not-synced",
@@ -165,7 +165,7 @@ FAULTS = (
         "(row * data->wide + column) * data->channels + from",
         "(column * data->wide + row) * data->channels + from",
         "gf-train exchanges rows and columns of images stored channels last",
-        (TRAINER,),
+        ("tests/end_to_end/test_trainer.py::test_images_stored_channels_last",),
     ),
     Fault(
         "padding-of-zeros",
