@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.exported_program import _decompose_exported_program
+from torch.utils.checkpoint import checkpoint
 
 from gfcompile.errors import UserError
 from gfcompile.frontend.decompositions import decompositions
+from gfcompile.frontend.dialect import ASSERTIONS
 from gfcompile.frontend.differentiate import CoreProgram, differentiate, flatten
 from tests.passes.nets import SHAPE, Residual, SqueezeExcite, conv, plain, with_head
 
@@ -45,12 +47,38 @@ class Attention(nn.Module):
         return self.attention(pixels, pixels, pixels)[0].transpose(1, 2).reshape(x.shape)
 
 
+class Gated(torch.autograd.Function):
+    """A function with a derivative of its own."""
+
+    @staticmethod
+    def forward(context: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        context.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(context: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:
+        (x,) = context.saved_tensors
+        return gradient * x.sigmoid()
+
+
+class Guarded(nn.Module):
+    """What says of itself whether it is differentiated, and how."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            mask = (x > 0).float() + x.sigmoid()
+        with torch.autocast("cpu", enabled=False):
+            x = x.float() * mask + x.detach()
+        return checkpoint(torch.relu, Gated.apply(x), use_reentrant=False)
+
+
 NETS = {
     "residual": lambda: with_head(conv(3), Residual(conv(), nn.ReLU(inplace=True), conv(bias=False))),
     "norms": lambda: with_head(plain(3), nn.BatchNorm2d(4), nn.Hardswish(inplace=True), conv(), nn.GroupNorm(2, 4)),
     "gates": lambda: with_head(conv(3), SqueezeExcite(), nn.MaxPool2d(3, 2, 1), conv(), nn.SiLU()),
     "in place": lambda: with_head(InPlace(), conv()),
     "attention": lambda: with_head(conv(3), Attention(), conv(groups=4)),
+    "guarded": lambda: with_head(conv(3), Guarded(), conv()),
 }
 NOTHING = {"alias", "empty_permuted", "full_like"}  # where C++ takes operators apart, a one is a tensor of ones
 TRAINED = {"all": lambda name: True, "the last": lambda name: not name.startswith("0.")}
@@ -84,7 +112,7 @@ def calls(graph: fx.Graph) -> list[Call]:
     """Operators with the shapes that they give, sorted. PyTorch's graph has aliases too, and what nobody reads."""
     kept = copy.deepcopy(graph)
     kept.eliminate_dead_code()
-    nodes = [node for node in kept.nodes if node.op == "call_function"]
+    nodes = [node for node in kept.nodes if node.op == "call_function" and node.target not in ASSERTIONS]
     named = [(getattr(node.target, "_opname", "getitem"), shapes(node.meta["val"])) for node in nodes]
     return sorted(call for call in named if call[0] not in NOTHING)
 
