@@ -89,8 +89,13 @@ def fit_memory(job: Job, memory: int, target: Target, progress: Progress = silen
     traces = Traces(surveyed, search.planned(most).request, progress)
     traces.check(search.planned(1).request)
     search.trace = lambda job: traces(job.request)
-    count = search.largest(most, memory)
-    return search.planned(count) if count else search.narrowed(memory)
+    chosen = search.choose(most, memory)
+    if traces.are_cut and placed_bytes(traces.own(chosen.request), search.scheduler) > memory:
+        progress("that keeps more as it is compiled: counting again, with a trace for every number of layers")
+        traces.are_cut = False
+        search.kept.clear()
+        chosen = search.choose(most, memory)
+    return chosen
 
 
 class Search:
@@ -125,6 +130,11 @@ class Search:
         here = self._inputs(count)
         saved = (sum(max(0, size - here.get(name, 0)) for name, size in inputs.items()) for _, inputs in known)
         return all(kept - less <= memory for (kept, _), less in zip(known, saved, strict=True))
+
+    def choose(self, most: int, memory: int) -> Job:
+        """As many layers as fit; where one does not, fewer of its channels."""
+        count = self.largest(most, memory)
+        return self.planned(count) if count else self.narrowed(memory)
 
     def largest(self, most: int, memory: int) -> int:
         """The largest number up to `most` that fits, 0 for none."""

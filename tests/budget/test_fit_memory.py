@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gfcompile.budget.fit_memory import FALL, SHARE, Search, fit_memory, placed_bytes, with_shares
+from gfcompile.budget.traces import Traces
 from gfcompile.codegen.scheduling import Scheduler
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import resolve_loss
@@ -21,7 +22,7 @@ from gfcompile.report.counts import kept_bytes
 from gfcompile.report.sparse import make_sparse
 from gfcompile.settings.schema import Request
 from gfcompile.settings.text import read_bytes
-from gfcompile.stages import make_survey, trace
+from gfcompile.stages import look_at, make_survey, trace
 from gfcompile.targets import find_target
 from tests.budget.nets import small
 from tests.lean import analyse_lean
@@ -143,6 +144,36 @@ def test_more_layers_may_keep_less() -> None:
     for memory in (size + change for size in sizes.values() for change in (-1, 0)):
         wanted = max((count for count, size in sizes.items() if size <= memory), default=0)
         assert Counted().largest(3, memory) == wanted
+
+
+class Between(nn.Module):
+    """Keeps more where two of its three convolutions are trained: not with all of them, nor with the last alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Conv2d(2, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.two(self.one(x).relu())
+        if self.two.weight.requires_grad and not self.one.weight.requires_grad:
+            x = x.sigmoid() * x.tanh() * x.cos()
+        return self.head(self.three(x.relu()).mean((2, 3)))
+
+
+@pytest.mark.slow
+def test_a_model_that_looks_at_what_is_trained_fits_as_it_is_compiled() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        job = Job(Between(), (torch.randn(2, 2, 12, 12),), resolve_loss("cross_entropy"), Request())
+    surveyed = look_at(job)
+    plans = [with_shares(surveyed.layers, Request(), count) for count in (1, 2, 3)]
+    cut = placed_bytes(Traces(surveyed, plans[2])(plans[1]), Scheduler(NATIVE))
+    said: list[str] = []
+    chosen = fit_memory(job, cut, NATIVE, said.append)
+    assert chosen.request == plans[0]
+    assert analyse_lean(chosen).saved_bytes <= cut
+    assert any(words.startswith("that keeps more as it is compiled") for words in said)
 
 
 def test_what_cannot_fit_is_not_counted() -> None:
