@@ -85,7 +85,7 @@ def compile_job(
     check_destination(out)
     dumps = Dumps(dump, job.module.state_dict())
 
-    surveyed = look_at(job, progress)  # its layers, its forward pass
+    surveyed = look_at(job, progress)  # the model run once: its layers, its forward pass
     plan = make_plan(surveyed.layers, job.request)  # which are trained, and how their gradients are estimated
     runtime = compile_runtime_meanwhile(job, target, debug)
     scheduler = make_scheduler(target, tuning)

@@ -22,7 +22,7 @@ from gfcompile.codegen.tuned.database import NOTHING_KNOWN, Databases
 from gfcompile.errors import UserError
 from gfcompile.frontend.losses import Loss, main_output
 from gfcompile.frontend.survey import shared_names, survey
-from gfcompile.frontend.trace import forward_step, trace_forward, trace_training, working_copy
+from gfcompile.frontend.trace import forward_step, run_once, trace_forward, trace_training, working_copy
 from gfcompile.geometry.winograd import Choose, choose_edge
 from gfcompile.job import Analysis, Job, Lowered, Rewritten, Scheduled, Surveyed, Traced
 from gfcompile.passes import pipeline
@@ -37,12 +37,12 @@ Observer = Callable[[str, int, str, Step], None]  # program, index and name of t
 
 
 def look_at(job: Job, progress: Progress = silent) -> Surveyed:
-    """Trace the model's forward pass: its layers in order of execution."""
+    """Run the model once and trace its forward pass: its layers in order of execution."""
     _check_batch(job.example)
     module = working_copy(job.module)
     progress("tracing the forward pass")
+    output = run_once(module, job.example)
     forward = trace_forward(module, job.example)
-    output = forward.example_output()
     return Surveyed(job, module, survey(forward, module, _read_output(job.loss, output)), forward, output)
 
 

@@ -291,6 +291,11 @@ def test_a_process_ends_at_once_with_all_that_it_had_to_say(words: list[str], co
     assert done.stdout.endswith("the last word\n")
 
 
+def test_a_process_without_its_streams_ends_well() -> None:
+    command = f"exec '{sys.executable}' -m gfcompile.cli targets 2>&- >/dev/null"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify", "passes", "targets", "graphs", "diff", "run-pass"])
 def test_each_command_has_help(capsys: Capture, command: str) -> None:
     assert main([command, "--help"]) == 0

@@ -41,8 +41,9 @@ def run() -> NoReturn:
     gc.freeze()  # else Python looks for cycles in everything that it is about to forget: a second after a compile
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as it is where it was closed
+                stream.flush()
     except OSError:  # Python says so, and ends with a code of its own
         sys.exit(code)
     os._exit(code)  # taking torch and tvm apart would be another third of a second

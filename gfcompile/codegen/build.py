@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 
 import tvm
@@ -24,6 +25,7 @@ from gfcompile.errors import ContractError
 
 PIPELINE = "gf_bare"
 CPU_DEVICE = 1
+LARGE = 2**16  # bytes of a kernel's object with what is known of its schedule: most have a third of that
 DEVICE_CALL = 1  # a calling convention that MakePackedAPI leaves alone
 _INTEGERS_BY_MASK = re.compile(r"call void @llvm\.masked\.store\.v\d+i\d+\..*, <\d+ x i1> <([^>]*)>\)")
 
@@ -142,11 +144,11 @@ def compile_ahead(modules: Iterable[tvm.IRModule], scheduler: Scheduler, progres
     for module in modules:
         for name, function in read_kernels(module).items():
             found.setdefault(kernel_key(function), (name, function))
+    if store.limit < LARGE * len(found):  # it would lose the first while the last are made
+        return
 
-    def is_made(kernel: tuple[str, tirx.PrimFunc]) -> bool:
+    def is_there(kernel: tuple[str, tirx.PrimFunc]) -> bool:
         name, function = kernel
-        if not store.is_open:
-            return True
         if not scheduler.knows(function):
             return False
         scheduled = scheduler(function)
@@ -154,16 +156,17 @@ def compile_ahead(modules: Iterable[tvm.IRModule], scheduler: Scheduler, progres
 
     def make(number: int) -> None:
         name, function = missing[number]
-        if not store.is_open:
-            return
-        if os.getpid() == here:
-            progress(len(found) - len(missing) + number, len(found), name)
-        scheduled = scheduler(function)
-        if not scheduled.takeovers:
-            make_object(Task.of(name, scheduled), scheduler)
+        if store.is_open:
+            if os.getpid() == here:
+                progress(len(found) - len(missing) + number, len(found), name)
+            scheduled = scheduler(function)
+            if not scheduled.takeovers:
+                make_object(Task.of(name, scheduled), scheduler)
+        done[number] = 1
 
-    here, missing = os.getpid(), [kernel for kernel in found.values() if not is_made(kernel)]
-    share_out(len(missing), make, lambda number: is_made(missing[number]))
+    here, missing = os.getpid(), [kernel for kernel in found.values() if not is_there(kernel)]
+    with mmap(-1, len(missing) + 1) as done:  # shared with copies; a small store may have lost what was made
+        share_out(len(missing), make, lambda number: done[number] == 1)
 
 
 def compile_tasks(tasks: Sequence[Task], scheduler: Scheduler, folder: Path, progress: Counted) -> None:

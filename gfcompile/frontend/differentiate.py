@@ -4,18 +4,17 @@ before: conv2d, batch_norm, relu_, a loss   ==>   after: convolution, _native_ba
 
 One pass over the program, on shapes alone: PyTorch's dispatcher takes composite operators apart, its functionalization
 turns changes in place into values, autograd differentiates, and a tracer notes the operators that arrive. AOTAutograd,
-which `run_decompositions` calls, sends a program through three times, for inputs that alias and change one another,
-which torch.export has refused by then; the operators and their order are the same.
+which `run_decompositions` calls, sends a program through three times, for inputs that alias and change one another:
+torch.export has refused most of those by then, and `_refuse_shared_memory` the rest. The operators are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
@@ -46,20 +45,11 @@ class CoreProgram:
     body: Body
     signature: ExportGraphSignature
     tensors: dict[str, Tensor]
-    returned: pytree.TreeSpec
 
     @property
     def graph(self) -> fx.Graph:
         """Its nodes."""
         return self.body.graph
-
-    def example_output(self) -> object:
-        """What the exported module returns, every value zero; of a program without gradients."""
-        pairs = zip(self.signature.output_specs, self.graph.output_node().args[0], strict=True)
-        nodes = [node for spec, node in pairs if spec.kind is OutputKind.USER_OUTPUT]
-        values = [node.meta["val"] if isinstance(node, fx.Node) else node for node in nodes]
-        zeros = [torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x for x in values]
-        return pytree.tree_unflatten(zeros, self.returned)
 
 
 def flatten(program: ExportedProgram) -> CoreProgram:
@@ -76,7 +66,11 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
     body, signature = program.graph_module, program.graph_signature
     placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
     examples = [node.meta["val"] for node in placeholders]
-    wanted = [index for index, value in enumerate(examples) if isinstance(value, Tensor) and value.requires_grad]
+    wanted = [
+        index
+        for index, (spec, value) in enumerate(zip(signature.input_specs, examples, strict=True))
+        if spec.kind is InputKind.PARAMETER and value.requires_grad  # a buffer's example may, once it was updated
+    ]
     changed: list[int] = []
 
     def run(*values: object) -> tuple[object, ...]:
@@ -107,9 +101,9 @@ def _trace(program: ExportedProgram, with_gradients: bool) -> CoreProgram:
         for (kind, target), node in zip(outputs, graph.output_node().args[0], strict=True)
     ]
     stored = {**program.constants, **program.state_dict}
+    _refuse_shared_memory([inputs[changed[place]] for place in kept], inputs, stored)
     tensors = {name: value.detach() for name, value in stored.items() if isinstance(value, Tensor)}
-    signature = ExportGraphSignature(list(inputs), specs)
-    return CoreProgram(Body(traced, graph), signature, tensors, program.call_spec.out_spec)
+    return CoreProgram(Body(traced, graph), ExportGraphSignature(list(inputs), specs), tensors)
 
 
 def _gradients(loss: Tensor, trained: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -137,6 +131,29 @@ def _is_kept(spec: InputSpec) -> bool:
     if spec.kind not in (InputKind.BUFFER, InputKind.USER_INPUT):
         raise UserError(f"model: its forward pass changes '{spec.target}' in place; only buffers may change")
     return spec.kind is InputKind.BUFFER
+
+
+def _refuse_shared_memory(
+    changed: Sequence[InputSpec], inputs: Sequence[InputSpec], stored: Mapping[str, object]
+) -> None:
+    """A change of one tensor would have to be seen in another that lies in it. One under two names is read by one."""
+    found = [(spec.target, stored.get(spec.target)) for spec in inputs if spec.target is not None]
+    tensors = {name: tensor for name, tensor in found if isinstance(tensor, Tensor) and tensor.numel()}
+    for spec in changed:
+        if spec.target not in tensors:
+            continue
+        new = tensors[spec.target]
+        for name, other in tensors.items():
+            shares = other.untyped_storage().data_ptr() == new.untyped_storage().data_ptr()
+            if shares and _place(other) != _place(new):
+                raise UserError(
+                    f"model: its forward pass changes '{spec.target}', and '{name}' lies in the same memory; give one"
+                    " of them a copy with .clone()"
+                )
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 @contextmanager
@@ -176,6 +193,17 @@ def _copied(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[int]) -> f
             copies[node].name = copies[node].target = name  # fx lets nothing be called as a builtin is, such as `input`
         else:
             packet = getattr(node.target, "overloadpacket", node.target)
-            copies[node] = found.create_node(node.op, node.target, args, kwargs, getattr(packet, "__name__", None))
+            called = getattr(packet, "__name__", None)
+            _refuse_sizes_of_values(called, node.meta.get("val"))
+            copies[node] = found.create_node(node.op, node.target, args, kwargs, called)
         copies[node].meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
     return found
+
+
+def _refuse_sizes_of_values(name: str | None, value: object) -> None:
+    sizes = value.shape if isinstance(value, Tensor) else [value]
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        raise UserError(
+            f"model: '{name}' gives as much as values ask for, such as the places where a mask is true; every tensor of"
+            " a step has its size: use torch.where"
+        )

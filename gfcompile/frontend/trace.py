@@ -61,7 +61,11 @@ def working_copy(module: nn.Module) -> nn.Module:
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
-    """The model's output, or its own complaint as the user's error."""
+    """The model's output, or its own complaint as the user's error.
+
+    Before anything is traced: a trace on shapes lets pass what PyTorch cannot compute, and what a model keeps outside
+    itself (tables in a cache of its module) would be kept without values.
+    """
     shapes = " and ".join("x".join(str(size) for size in x.shape) for x in inputs)
     try:
         with torch.no_grad():
@@ -77,14 +81,10 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 
 def trace_forward(module: nn.Module, inputs: Inputs) -> CoreProgram:
     """Inference graph in core ATen, batch norms using their running statistics."""
-    try:
-        with _tracing(), torch.no_grad():
-            program = torch.export.export(module, inputs, strict=False)
-            speak_dialect(program.graph_module)
-            return flatten(program)
-    except (Exception, SystemExit):
-        run_once(module, inputs)  # what the model itself has to say comes first
-        raise
+    with _tracing(), torch.no_grad():
+        program = torch.export.export(module, inputs, strict=False)
+        speak_dialect(program.graph_module)
+        return flatten(program)
 
 
 def forward_step(program: CoreProgram, plan: Plan, inputs: Inputs, updated_buffers: frozenset[str]) -> Step:
@@ -96,12 +96,14 @@ def forward_step(program: CoreProgram, plan: Plan, inputs: Inputs, updated_buffe
     ]
     kept: list[fx.Node] = []
     outputs: list[Value] = []
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()  # the program is that of other plans' steps too
+    graph.graph_copy(program.graph, copies)
     for spec, node in zip(program.signature.output_specs, program.graph.output_node().args[0], strict=True):
         if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, fx.Node):
-            kept.append(node)
+            kept.append(copies[node])
             outputs.append(Value(Role.OUTPUT, f"output{len(outputs)}" if outputs else "output"))
-    body = program.body
-    body.graph.output_node().args = (tuple(kept),)
+    graph.output(tuple(kept))
+    body = Body(program.body, graph)
     _settle(body)
     return Step(body, signature, outputs, plan, dict(program.tensors), updated_buffers)
 

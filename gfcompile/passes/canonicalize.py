@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from gfcompile.errors import UserError
 from gfcompile.graph.nodes import emit
 from gfcompile.graph.shapes import shape_of
 from gfcompile.ops import gf
@@ -123,9 +124,16 @@ def _scatter(graph: fx.Graph, site: fx.Node) -> fx.Node:
 
 
 def _index_put(graph: fx.Graph, site: fx.Node) -> fx.Node:
-    """Positions are indexed as the values would be; these say where each value goes."""
+    """Positions are indexed as the values would be; these say where each value goes. By a mask: one value for all."""
     base, indices, values, *rest = site.args
     shape = list(shape_of(base))
+    if any(index is not None and index.meta["val"].dtype == torch.bool for index in indices):
+        (mask, *others), is_sum = indices, bool(rest and rest[0])
+        if mask is None or others or is_sum or values.meta["val"].numel() != 1:
+            raise UserError("model: it writes several values where a mask says; use torch.where, or one value for all")
+        columns = [1] * (len(shape) - len(shape_of(mask)))
+        wide = emit(graph, aten.reshape.default, mask, [*shape_of(mask), *columns]) if columns else mask
+        return emit(graph, aten.where.self, wide, emit(graph, aten.reshape.default, values, [1] * len(shape)), base)
     count = math.prod(shape)
     positions = emit(graph, aten.arange.start_step, 0, count, 1)
     places = emit(graph, aten.index.Tensor, emit(graph, aten.reshape.default, positions, shape), indices)

@@ -118,9 +118,9 @@ class Reference:
     def compare(self, step: RuntimeStep, x: Inputs, y: Tensor) -> Iterator[tuple[tuple[str, str], float]]:
         """Yield ((what, against what), relative error); trains `step` once, at the end."""
         with torch.no_grad():
-            expected = pytree.tree_leaves(working_copy(self.module)(*x))
-        for index, (found, wanted_output) in enumerate(zip(pytree.tree_leaves(step.predict(x)), expected, strict=True)):
-            which = f" [{index}]" if len(expected) > 1 else ""
+            returned = _tensors_in(working_copy(self.module)(*_copies(x)))
+        for index, (found, wanted_output) in enumerate(zip(_tensors_in(step.predict(x)), returned, strict=True)):
+            which = f" [{index}]" if len(returned) > 1 else ""
             yield (f"predict{which}", "eager model"), relative_error(found, wanted_output)
         channels = {layer: torch.from_numpy(drawn) for layer, drawn in step.channels.items()}
         outputs = run_eagerly(self.filtered, x, y, channels=channels)
@@ -179,10 +179,20 @@ class Reference:
                 part.train(self.plan.batchnorm_of(name) == "train")
         parameters = dict(module.named_parameters(remove_duplicate=False))
         names = sorted(self.plan.trained_parameters)
-        value = self.loss.apply(module(*x), y, torch.ones(x[0].shape[0]))
+        value = self.loss.apply(module(*_copies(x)), y.clone(), torch.ones(x[0].shape[0]))
         gradients = torch.autograd.grad(value, [parameters[name] for name in names], allow_unused=True)
         pairs = zip(names, gradients, strict=True)
         return {name: grad.numpy() for name, grad in pairs if grad is not None}, float(value.detach())
+
+
+def _copies(x: Inputs) -> Inputs:
+    """For a model that may change what it is given."""
+    return tuple(each.clone() for each in x)
+
+
+def _tensors_in(output: object) -> list[Tensor | np.ndarray]:
+    """A model may return numbers and None beside them; a step does not."""
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor | np.ndarray)]
 
 
 def optimizer_of(manifest: dict[str, Any]) -> Optimizer:

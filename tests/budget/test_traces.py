@@ -20,6 +20,7 @@ from gfcompile.plan import make_plan
 from gfcompile.settings.planning import Choice
 from gfcompile.settings.schema import Request
 from gfcompile.stages import look_at, trace
+from gfcompile.step import Role
 from gfcompile.targets import find_target
 from tests.budget import nets
 from tests.budget.test_search import planner_of
@@ -140,6 +141,26 @@ def test_a_model_that_does_not_is_cut() -> None:
     traces = traces_of(job_of(nets.normed()))
     traces.check(Request(train=("head.2",)))
     assert traces.are_cut
+
+
+class Counting(nn.Module):
+    """Counts its batches in eval mode too, and returns more than tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 5, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None, int]:
+        self.count.add_(1)
+        return self.two(self.one(x)).mean((2, 3)), None, 3
+
+
+def test_a_forward_pass_is_that_of_several_plans() -> None:
+    traces = traces_of(job_of((Counting(), torch.randn(2, 2, 8, 8), torch.tensor([0, 1]))))
+    first, second = (traces.own(Request(layers=count)).forward for count in (1, 2))
+    assert [value.role for value in first.outputs] == [value.role for value in second.outputs] == [Role.OUTPUT]
+    assert [node.name for node in first.body.graph.nodes] == [node.name for node in second.body.graph.nodes]
 
 
 class Between(nn.Module):

@@ -161,6 +161,15 @@ def test_nothing_is_compiled_ahead_on_one_core(first: First, cache: Path, compil
     assert not cache.exists()
 
 
+def test_nothing_is_compiled_ahead_for_a_store_that_could_not_keep_it(
+    first: First, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GFCOMPILE_CACHE_LIMIT", "100KB")
+    monkeypatch.setattr(build, "count_jobs", lambda: 2)
+    compile_kernels_ahead(first.lowered, make_scheduler(NATIVE), silent)
+    assert compiled == []
+
+
 def test_on_a_full_disk_little_is_compiled_ahead(
     first: First, cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

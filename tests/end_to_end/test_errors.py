@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -18,6 +19,7 @@ from gfcompile.errors import UserError
 from gfcompile.runtime.errors import StepError
 from gfcompile.targets import list_targets
 from tests.end_to_end.conftest import Artifact, random_batch
+from tests.lean import lean_compile
 from tests.models.zoo import ZOO
 
 X = torch.zeros(2, 3, 16, 16)
@@ -140,6 +142,43 @@ def test_an_example_the_model_cannot_take(tmp_path: Path) -> None:
     text = compile_error(tmp_path / "net_step", x=torch.zeros(2, 4, 16, 16))
     assert text.startswith("model: cannot run on an input of 2x4x16x16 (RuntimeError: Given groups=1, weight of size")
     assert text.endswith("; give the shape that it takes with example_inputs")
+
+
+def test_what_a_trace_on_shapes_lets_pass(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x)[:, torch.arange(4) + 1].mean((2, 3))
+
+    text = compile_error(tmp_path / "net_step", Shifted())
+    assert text.startswith("model: cannot run on an input of 2x3x16x16 (IndexError: index 4 is out of bounds")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@functools.lru_cache
+def ramp(size: int) -> torch.Tensor:
+    return torch.linspace(0, 1, size)
+
+
+@pytest.mark.slow
+def test_tables_that_a_model_keeps_outside_itself(tmp_path: Path) -> None:
+    """They have values in the step, and stay what they are to everybody else."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head((self.conv(x) * ramp(x.shape[-1])).mean((2, 3)))
+
+    model = Positions().eval()
+    with lean_compile(model, X, layers=1, out=tmp_path / "net_step") as step:
+        np.testing.assert_allclose(step.predict(X), model(X).detach(), rtol=1e-4, atol=1e-5)
+    assert type(ramp(16)) is torch.Tensor
 
 
 def test_a_folder_under_a_file(tmp_path: Path) -> None:

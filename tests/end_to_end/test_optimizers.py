@@ -22,6 +22,7 @@ from gfcompile.runtime import tensorfile
 from gfcompile.runtime.manifest import write_manifest
 from gfcompile.verify.compare import Check, verify
 from tests.end_to_end.conftest import random_batch
+from tests.lean import lean_compile
 from tests.selection import often
 from tests.store import Store
 from tests.tolerances import TRAINING_STEPS, assert_near, relative_error
@@ -260,6 +261,27 @@ def test_verify_agrees(filtered: Path) -> None:
     assert {check.against for check in updates} == {"torch.optim"}
     assert len(updates) == 8
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
+
+
+class Changing(nn.Module):
+    """Changes what it is given, and returns numbers beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        x *= 2
+        return {"out": self.conv(x).mean((2, 3)), "scale": 2, "nothing": None}
+
+
+@pytest.mark.slow
+def test_verify_gives_a_model_batches_of_its_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Changing().eval()
+    lean_compile(model, torch.zeros(2, 3, 8, 8), layers=1, exact=True, out=tmp_path / "step").close()
+    checks = verify(model, resolve_loss("cross_entropy"), tmp_path / "step")
+    assert all(check.passed for check in checks), checks
 
 
 def test_a_step_that_computes_no_number_passes_no_check() -> None:

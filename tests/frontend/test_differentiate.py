@@ -204,3 +204,71 @@ def test_a_loss_without_what_is_trained_is_refused() -> None:
 
     with pytest.raises(UserError, match="the loss does not depend on all that is to be trained"):
         differentiate(export(Deaf()))
+
+
+def test_a_size_that_values_decide_is_refused() -> None:
+    class Sparse(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0].sum()
+
+    with pytest.raises(UserError) as refused:
+        flatten(torch.export.export(Sparse(), (torch.ones(SHAPE),), strict=False))
+    assert str(refused.value) == (
+        "model: 'index' gives as much as values ask for, such as the places where a mask is true; every tensor of a"
+        " step has its size: use torch.where"
+    )
+
+
+class Averages(nn.Module):
+    """A buffer that is updated from what is differentiated, and an input that a parameter scales in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scale = conv(3, 4), nn.Parameter(torch.full((3, 1, 1), 2.0))
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(self.scale)
+        y = self.conv(x)
+        self.mean.copy_(0.9 * self.mean + 0.1 * y.mean((0, 2, 3)))
+        return (y - self.mean.view(1, -1, 1, 1)).relu().mean((2, 3))
+
+
+def test_only_parameters_are_trained() -> None:
+    torch.manual_seed(0)
+    model, x, y = Averages().double(), torch.randn(SHAPE).double(), torch.tensor([0, 1])
+    program = differentiate(torch.export.export(WithLoss(model), (x.clone(), y), strict=False))
+    values = iter([x.clone(), y])
+    inputs = [
+        program.tensors[spec.target].clone() if spec.target else next(values) for spec in program.signature.input_specs
+    ]
+    found = dict(zip(outputs(program), fx.Interpreter(program.body).run(*inputs), strict=True))
+    wrapped = WithLoss(model)
+    (loss,) = wrapped(x.clone(), y)
+    loss.backward()
+    state = dict(wrapped.named_buffers()) | {name: tensor.grad for name, tensor in wrapped.named_parameters()}
+    assert [name for _, name in found if name is not None] == ["model.mean", *dict(wrapped.named_parameters())]
+    for (_, name), value in found.items():
+        torch.testing.assert_close(value, loss.detach() if name is None else state[name].detach())
+
+
+class Overlapping(nn.Module):
+    def __init__(self, part: int) -> None:
+        super().__init__()
+        self.conv = conv(3, 4)
+        self.register_buffer("whole", torch.ones(4))
+        self.register_buffer("part", self.whole[:part] if part else self.whole)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.whole.add_(1)
+        return self.conv(x) * self.part.sum()
+
+
+def test_a_buffer_that_changes_with_another_is_refused() -> None:
+    with pytest.raises(UserError) as refused:
+        flatten(torch.export.export(Overlapping(2), (torch.ones(SHAPE),), strict=False))
+    assert str(refused.value) == (
+        "model: its forward pass changes 'whole', and 'part' lies in the same memory; give one of them a copy with"
+        " .clone()"
+    )
+    assert outputs(flatten(torch.export.export(Overlapping(0), (torch.ones(SHAPE),), strict=False)))

@@ -42,6 +42,8 @@ CONSTANT = [
     case("index_copy", lambda x, y: x.index_copy(1, torch.tensor([3, 0]), y), S, (3, 2, 4)),
     case("index_fill", lambda x: x.index_fill(1, torch.tensor([3, 0]), 0.5), S),
     case("index_put", lambda x, y: x.index_put((ROWS[1:], COLUMNS[1:]), y), (3, 5), (3,)),
+    case("index_put_by_mask", lambda x: x.index_put((x > 0.2,), x.new_zeros(())), (3, 5)),
+    case("index_put_by_mask_of_rows", lambda x: (2 * x).index_put((x[:, 0] > 0,), x.new_ones(1)), (4, 5)),
     case("index_put_accumulate", lambda x, y: x.index_put((ROWS, COLUMNS), y, accumulate=True), (3, 5), (4,)),
     case("put_rows_of_zeros", lambda y: torch.zeros(5, 4).index_put((ROWS,), y, accumulate=True), (4, 4)),
     case("embedding_of_constants", lambda w: F.embedding(torch.tensor([[1, 3], [0, 1]]), w), (4, 5)),
