@@ -105,7 +105,8 @@ class Mover:
         wanted = fx.map_arg((node.args, node.kwargs), self.done.__getitem__)
         operands = node.all_input_nodes
         others = self.done[operands[0]].users if operands else self.graph.find_nodes(op=node.op, target=node.target)
-        equal = [each for each in others if each.target is node.target and (each.args, each.kwargs) == wanted]
+        words = repr(wanted)  # for Python, 1 is 1.0 and True, and makes a tensor of another type
+        equal = [each for each in others if each.target is node.target and repr((each.args, each.kwargs)) == words]
         return min((each for each in equal if not self.crossing.is_behind(each)), default=None)
 
     def _new(self, node: fx.Node) -> fx.Node:

@@ -119,6 +119,45 @@ def test_a_sum_over_the_input_itself_follows_the_placeholders():
     assert_rewrites(Hoist(), before, after, ["sums"])
 
 
+def test_what_python_calls_equal_is_not_used_again():
+    """4 and 4.0 make positions of two types."""
+    before = """
+        def step(
+            x,  # input x float32[1, 2, 4, 4]
+            target,  # target target float32[1, 2, 2, 2]
+        ):
+            places = aten.arange.start_step(0, 4, 1)
+            taken = aten.index.Tensor(x, [None, None, places])
+            loss = aten.sum(taken)
+            ramp = aten.arange.start_step(0, 4.0, 1)
+            mul = aten.mul.Tensor(x, ramp)
+            sums = gf.patch_sum(mul, [2, 2, 0, 0, 4], [2, 2, 0, 0, 4])
+            mul_1 = aten.mul.Tensor(sums, target)
+            return (
+                loss,  # loss loss
+                mul_1,  # gradient w
+            )
+        """
+    after = """
+        def step(
+            x,  # input x float32[1, 2, 4, 4]
+            target,  # target target float32[1, 2, 2, 2]
+        ):
+            ramp_1 = aten.arange.start_step(0, 4.0, 1)
+            mul_2 = aten.mul.Tensor(x, ramp_1)
+            sums_1 = gf.patch_sum(mul_2, [2, 2, 0, 0, 4], [2, 2, 0, 0, 4])
+            places = aten.arange.start_step(0, 4, 1)
+            taken = aten.index.Tensor(x, [None, None, places])
+            loss = aten.sum(taken)
+            mul_1 = aten.mul.Tensor(sums_1, target)
+            return (
+                loss,  # loss loss
+                mul_1,  # gradient w
+            )
+        """
+    assert_rewrites(Hoist(), before, after, ["sums"])
+
+
 def test_leaves_what_is_no_statistic():
     assert_leaves(
         Hoist(),
