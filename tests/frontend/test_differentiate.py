@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 class Gated(torch.autograd.Function):
-    """A function with a derivative of its own."""
+    """A function with a derivative of its own, which torch.export drops: what is left is that of its formula."""
 
     @staticmethod
     def forward(context: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
